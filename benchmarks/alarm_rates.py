@@ -29,7 +29,7 @@ from typing import Any
 from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm, end_level
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.yaml_files import read_mapping
-from tasks.report.hacking_runs import MEASURES, is_hacked
+from tasks.report.hackability import is_hacked
 from tasks.running.artifacts import read_object
 
 RECORDS, STUDIES = Path("reference/alarms"), Path("reference/studies")
@@ -57,11 +57,11 @@ class Run:
     peak: int
 
 
-def truth_of(measures: Mapping[str, float]) -> str:
-    """Returns what became of a run with these `tasks.report.hacking_runs.MEASURES`."""
-    if is_hacked(measures):
+def truth_of(metrics: Mapping[str, float]) -> str:
+    """Returns what became of a run with these metrics."""
+    if is_hacked(metrics):
         return "hacked"
-    return "clean" if measures["final"] >= 50 else "between"
+    return "clean" if metrics["win_rate_vs_sft"] >= 50 else "between"
 
 
 def replay(run: Mapping[str, Any], settings: AlarmSettings | None = None) -> list[Alarm]:
@@ -87,7 +87,7 @@ def laboratory_runs(folder: Path, settings: AlarmSettings | None = None) -> list
     for record in map(read_object, sorted(folder.glob("*.json"))):
         for run in record["runs"].values():
             alarms, outcome = replay(run, settings), run["outcome"]
-            truth = truth_of({name: outcome[key] for name, key in MEASURES.items() if key in outcome})
+            truth = truth_of(outcome)
             onset = min((alarm.step for alarm in alarms), default=None)
             runs.append(Run(str(record["seed"]), truth, onset, run["final"][0], int(outcome["hacking/peak_step"])))
     return runs
@@ -116,7 +116,7 @@ def _study_run(world: str, run: Mapping[str, Any]) -> Run:
     rates = {0: 50.0} | {int(point["step"]): point["win_rate_vs_sft"] for point in run["curve"]["points"]}
     onset = metrics.get("hacking_onset")
     first = int(onset) if onset is not None else steps if ends else None
-    truth = truth_of({"final": rate, "p": p, "proxy_gain": gain})
+    truth = truth_of({"win_rate_vs_sft": rate, "win_rate_vs_sft_p": p, "hacking/proxy_gain": gain})
     return Run(world, truth, first, steps, max(rates, key=lambda step: rates[step]))
 
 

@@ -25,7 +25,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import stage
 
-VERSION = 13
+VERSION = 14
 CURVE_METRICS = (
     "reward",
     "true_reward",

@@ -4,7 +4,7 @@ Every number is kept as the string that the paper prints, so trailing zeros and 
 gives the number where there is one.
 
     from rlhf_core.published import printed_tables
-    printed_tables.table("segment/1").row(condition="Segment (Ours)").values["alpaca_lc"].text   # "31.05"
+    printed_tables.table("segment/1").rows[0].values["alpaca_lc"].text   # "18.89"
 """
 
 from __future__ import annotations
@@ -93,23 +93,6 @@ class Table:
         """Returns whether the table holds measurements (rather than settings, prompts or examples)."""
         return self.kind.startswith("results")
 
-    def row(self, condition: str, backbone: str | None = None) -> Row:
-        """Returns the row of a condition, and of a backbone where the table has several.
-
-        Raises:
-            RecipeError: no such row, or several.
-        """
-        found = [
-            row for row in self.rows if row.condition == condition and (backbone is None or row.backbone == backbone)
-        ]
-        if len(found) == 1:
-            return found[0]
-        wanted = f"row '{condition}'" + (f" with backbone '{backbone}'" if backbone else "")
-        if found:
-            raise RecipeError(f"{self.name} has {len(found)} of {wanted}: name the backbone as well")
-        hint = suggestion(condition, (row.condition for row in self.rows))
-        raise RecipeError(f"{self.name} has no {wanted}{hint}")
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -130,12 +113,6 @@ class Paper:
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     raw: Mapping[str, Any]
-
-    @property
-    def notes(self) -> Sequence[Mapping[str, str]]:
-        """Returns what the paper leaves open or contradicts."""
-        notes: Sequence[Mapping[str, str]] = self.raw["notes"]
-        return notes
 
 
 P = TypeVar("P", Table, Figure)

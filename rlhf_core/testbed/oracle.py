@@ -38,15 +38,6 @@ def first_error(steps: Steps, prediction: str) -> int | None:
     return None if len(lines) == len(steps) else len(lines)
 
 
-def kept_errors(steps: Steps, prediction: str, rewrite: str) -> list[str]:
-    """Steps of a rewrite that are wrong where they stand and that the prediction has too."""
-    before = set(split_steps(prediction))
-    wrong = [
-        line for number, line in enumerate(split_steps(rewrite)) if number >= len(steps) or line not in steps[number]
-    ]
-    return [line for line in wrong if line in before]
-
-
 @lru_cache(maxsize=65536)
 def _words(line: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(line))

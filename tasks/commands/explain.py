@@ -88,13 +88,13 @@ def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
     from tasks.report.colour import coloured_text, pieces
 
     scored = explain(model_dir, prompt, response)
-    parts = [scored["tokens"], scored["rewards"], scored["segments"]]
+    found = pieces(scored["tokens"], scored["rewards"], scored["segments"])
     console = Console(markup=False)
-    console.print(coloured_text(*parts))
+    console.print(coloured_text(found, divided=True))
     for number, (reward, weight) in enumerate(zip(scored["segment_rewards"], scored["weights"], strict=True), start=1):
         console.print(f"segment {number}: reward {reward:+.3f}, weight {weight:.3f}", style="dim", highlight=False)
     console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
-    for piece in pieces(*parts):
+    for piece in found:
         value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
         console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False)
 
@@ -109,8 +109,9 @@ def print_credit(results: Path, names: Sequence[str], seed: int) -> None:
     for solution in shared_credit(results, names, seed):
         console.print(solution["prompt"], style="bold", highlight=False)
         for name, credit in solution["credit"].items():
-            limit = colour_scale(pieces(solution["tokens"], credit))
+            found = pieces(solution["tokens"], credit, marked=solution["mistaken"])
+            limit = colour_scale(found)
             console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
-            console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
+            console.print(coloured_text(found))
         console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False)
     console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")

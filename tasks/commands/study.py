@@ -70,10 +70,11 @@ def print_study(root: Path, name: str) -> None:
 
     from tasks.report.atlas import AtlasStudy
     from tasks.report.atlas_page import study_section
+    from tasks.report.page import markdown_of
 
     file = study_file(root, name)
     study = AtlasStudy(file.stem, read_study(file), load_study(root, file), None)
-    text, console = "\n".join(study_section(study).markdown()), Console()
+    text, console = "\n".join(markdown_of(study_section(study))), Console()
     console.print(Markdown(text)) if console.is_terminal else print(text)
     if study.primary is None:
         print(f"No verdict is shown before the last registered world has run: rewardsmith study run {name}")

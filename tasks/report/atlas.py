@@ -183,9 +183,8 @@ def tested_p(finding: StudyFinding) -> str:
     return "not tested" if finding.held_back else p_value(finding.p)
 
 
-def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> str:
-    """Returns a finding as one or two sentences: effect, interval (`bare`: without its name), worlds, and what follows
-    from the word."""
+def sentence(spec: StudySpec, finding: StudyFinding) -> str:
+    """Returns a finding as one or two sentences: effect, interval, worlds, and what follows from the word."""
     if finding.effect is None:
         return f"No effect is shown: {finding.why_no_effect}."
     hypothesis, effect = finding.hypothesis, finding.effect
@@ -203,24 +202,23 @@ def sentence(spec: StudySpec, finding: StudyFinding, *, bare: bool = False) -> s
     text += "" if hypothesis.kl is None else f" at {hypothesis.kl:g} nats"
     facts = [f"{effect.worlds} worlds"]
     if effect.interval() is not None:
-        facts = [("" if bare else "95 % interval ") + interval_text(spec, effect), tested_p(finding), *facts]
+        facts = [f"95 % interval {interval_text(spec, effect)}", tested_p(finding), *facts]
     return f"{text[0].upper()}{text[1:]} ({', '.join(facts)}){_ending(spec, finding)}"
 
 
 def _ending(spec: StudySpec, finding: StudyFinding) -> str:
-    if finding.word == "contradicted":
-        return ": the other side than claimed."
-    if finding.word == "equivalent" and spec.margin is not None:
-        return f": within ±{spec.margin:g} {unit(spec)}, which counts as no difference."
-    if finding.word == "over a broken baseline":
-        return ". This confirms nothing, since one of the two rows is broken."
-    if finding.word == "broken":
-        who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
-        return f". This contradicts nothing, since {who} is broken."
-    if finding.word == "undecided" and finding.held_back:
-        return f". It is {NOT_TESTED}."
-    if finding.word == "undecided" and finding.sees is not None:
-        return (
-            f". These worlds find an effect of {amount(spec, finding.sees, sign=False)} {unit(spec)} with 80 % power."
-        )
-    return f". It is not tested: {finding.why_untested}." if finding.word == "undecided" else "."
+    undecided = f". It is not tested: {finding.why_untested}."
+    if finding.held_back:
+        undecided = f". It is {NOT_TESTED}."
+    elif finding.sees is not None:
+        smallest = f"{amount(spec, finding.sees, sign=False)} {unit(spec)}"
+        undecided = f". These worlds find an effect of {smallest} with 80 % power."
+    who = "the row that lost" if finding.hypothesis.over is None else "one of the two rows"
+    return {
+        "confirmed": ".",
+        "contradicted": ": the other side than claimed.",
+        "equivalent": f": within ±{spec.margin or 0:g} {unit(spec)}, which counts as no difference.",
+        "undecided": undecided,
+        "over a broken baseline": ". This confirms nothing, since one of the two rows is broken.",
+        "broken": f". This contradicts nothing, since {who} is broken.",
+    }[finding.word]

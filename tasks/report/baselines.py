@@ -3,17 +3,15 @@
 Most published tables have a main row, with which their other rows are compared: their baseline. An SFT model is its
 own baseline. For any other row it is, on a settings page of variants, the first variant under the same prefix. On
 another page, of the rows of the same kind and backbone, it is the first, or the main row of a table that has one of
-them. Of several, it is one that was asked for and has results, else the first with results at any seed, else the first.
+them. Of several, it is the first with results at any seed, else the first.
 """
 
 from __future__ import annotations
 
-import calendar
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
@@ -26,7 +24,6 @@ from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metr
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED
 
-NOT_RUN = "not run"
 #: A row that no published table has is compared with rows of its page that have the same values of these settings,
 #: unless the page is one of variants.
 ALIKE = ("kind", "backbone")
@@ -49,45 +46,24 @@ def run_end(
     """
     groups: list[RowsCompared] = []
     without: dict[str, str] = {}
-    failures = failures_since(root, began)
-    backbones = backbone_names(root)
+    failures, backbones = failures_since(root, began), backbone_names(root)
     for paper, part in asked.items():
-        trained = [name for name in part.rows if name not in backbones] or part.rows
-        runs = {name: row_runs(root, scale, paper, name, part.seeds) for name in trained}
-        measured = {name for name, row in runs.items() if row.runs}
-        lacking = [row for row in runs.values() if not row.runs]
-        without |= {row.address: _reason(root, scale, row, part.seeds) for row in lacking}
-        for row in lacking if failures else ():
-            if without[row.address] == NOT_RUN and (failure := _failed_above(root, scale, row, part.seeds, failures)):
-                without[row.address] = f"failed: {failure}"
         by_baseline: dict[tuple[str, str], list[RowRuns]] = {}
-        for name, row in runs.items():
+        for name in [name for name in part.rows if name not in backbones] or part.rows:
+            row = row_runs(root, scale, paper, name, part.seeds)
             if metric := metric_of(row):
                 possible = baselines(root, paper, name)
-                asked_for = next((other for other in possible if other in measured), None)
-                baseline = asked_for or _with_results(root, scale, paper, possible) or possible[0]
-                by_baseline.setdefault((baseline, metric), []).append(row)
+                ran = (other for other in possible if row_runs(root, scale, paper, other).runs)
+                by_baseline.setdefault((next(ran, possible[0]), metric), []).append(row)
             elif row.runs:
                 without[row.address] = "its runs have no win rate, score, average of benchmarks or accuracy in common"
+            else:
+                without[row.address] = _why_no_result(root, scale, row, part, failures)
         for (baseline, metric), rows in by_baseline.items():
             first = row_runs(root, scale, paper, baseline, part.seeds)
             others = [row for row in rows if row.address != first.address]
-            first_if_measured = [first] if metric_of(first) == metric else []
-            groups.append(beside_first([*first_if_measured, *others], metric))
+            groups.append(beside_first([*([first] if metric_of(first) == metric else []), *others], metric))
     return groups, without
-
-
-def _failed_above(
-    root: Path, scale: str, row: RowRuns, seeds: Sequence[int], failures: Mapping[str, str]
-) -> str | None:
-    """Returns the failure of a row's stage at any of some seeds, or of a stage above it."""
-    # a row's own stage is the last of its stages
-    stages = [item for seed in seeds for item in Scale(root, scale).row(row_named(root, row.paper, row.name), seed)]
-    return next((failures[item.out] for item in reversed(stages) if item.out in failures), None)
-
-
-def _with_results(root: Path, scale: str, paper: str, names: Sequence[str]) -> str | None:
-    return next((name for name in names if row_runs(root, scale, paper, name).runs), None)
 
 
 def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
@@ -109,44 +85,37 @@ def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
 
 
 def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
-    """Returns, for each row in a published table, the main rows that it is compared with; empty for a folder that is
-    none of the five papers'."""
-    if paper not in printed_tables.PAPERS:
-        return {}
-    found: dict[str, dict[str, None]] = {}
-    for table in printed_tables.paper(paper).tables:
-        for printed in mapped_rows(table):
-            if printed.recipe is not None and printed.main:  # the row that reproduces the printed one, and its main row
-                found.setdefault(printed.recipe.name, {})[printed.main] = None
-    return {name: tuple(mains) for name, mains in found.items()}
+    """Returns, for each row in a published table, the main rows that it is compared with."""
+    found: dict[str, tuple[str, ...]] = {}
+    for table in printed_tables.paper(paper).tables if paper in printed_tables.PAPERS else ():
+        for row in mapped_rows(table):
+            if row.recipe is not None and row.main:
+                found[row.recipe.name] = tuple(dict.fromkeys([*found.get(row.recipe.name, ()), row.main]))
+    return found
 
 
-def _reason(root: Path, scale: str, row: RowRuns, seeds: Sequence[int]) -> str:
-    """Returns why a row has no result at any of some seeds."""
-    folder = (root / "results" / scale).joinpath(*stage_of(row_named(root, row.paper, row.name)))
-    for seed in seeds:
+def _why_no_result(root: Path, scale: str, row: RowRuns, part: RowsAndSeeds, failures: Mapping[str, str]) -> str:
+    """Returns why a row has no result at any of some seeds: it stopped, diverged, or a stage that it needs failed."""
+    spec = row_named(root, row.paper, row.name)
+    folder = (root / "results" / scale).joinpath(*stage_of(spec))
+    for seed in part.seeds:
         if reason := stopped(folder / str(seed) / "result"):
             return f"stopped: {reason}"
         if (folder / str(seed) / DIVERGED_FILE).exists():
             return "diverged"
-    return NOT_RUN
+        needed = reversed(Scale(root, scale).row(spec, seed)) if failures else ()
+        if failed := next((failures[item.out] for item in needed if item.out in failures), None):
+            return f"failed: {failed}"
+    return "not run"
 
 
 def failures_since(tree: Path, began: float) -> dict[str, str]:
     """Returns the messages of stages that have failed since a time, in seconds since the epoch, by output directory."""
-    notes = map(read_private, sorted((tree / FAILURES).glob("*.json")))
-    # a note's time is in whole seconds, so that of a failure may be before `began` by less than one
-    return {str(note.get("out")): _failure(note) for note in notes if _seconds(note.get("time")) + 1 > began}
-
-
-def _failure(note: Mapping[str, Any]) -> str:
-    message = STAGE_FAILED.sub("", str(note.get("message", "its note has no message")))
-    return f"{message} (log: {note.get('log', '.work/logs/')})"
-
-
-def _seconds(written: Any) -> float:
-    """Returns the seconds since the epoch of a note's time, long ago for anything else."""
-    try:
-        return calendar.timegm(time.strptime(str(written), "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return -math.inf
+    if not math.isfinite(began):
+        return {}
+    found, since = {}, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+    for note in map(read_private, sorted((tree / FAILURES).glob("*.json"))):
+        if str(note.get("time")) >= since:
+            message = STAGE_FAILED.sub("", str(note.get("message")))
+            found[str(note.get("out"))] = f"{message} (log: {note.get('log', '.work/logs/')})"
+    return found

@@ -1,23 +1,21 @@
 """Charts as inline SVG, in one style, readable on a light and on a dark page.
 
 A panel has lines (with bands or error bars), bars, or intervals (positions with errors on named lines). Text stays
-text; colours are CSS variables with their light value as fallback, so that the page switches them with its theme. Each
-point has its name and value as a `<title>`, which browsers show under the pointer.
+text; colours are CSS variables with their light value as fallback, so that the page switches them with its theme.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 from markupsafe import Markup
 
-from tasks.report.figure_data import FEW_POINTS, FigureData
+from tasks.report.figure_data import Panel, Series
 
 #: Okabe and Ito's palette, which colour-blind readers tell apart, and more; slot 0 is a paper's own method.
 PALETTE = (
@@ -26,6 +24,8 @@ PALETTE = (
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
+#: Up to so many points of a line have markers of their own and error bars; more have a band.
+FEW_POINTS = 12
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
 #: Of a line of a panel's title.
@@ -36,13 +36,6 @@ LARGE_WIDTH, LARGE_HEIGHT = 7.4, 4.0
 LINE_HEIGHT = 0.24
 #: Inches of the legend: a line, the margin around the lines, a character, the handle before it.
 LEGEND_LINE, LEGEND_MARGIN, LEGEND_CHARACTER, LEGEND_HANDLE = 0.2, 0.16, 0.078, 0.48
-#: SVG's units in an inch of matplotlib's.
-POINTS_PER_INCH = 72
-#: Most points of a series that have a title.
-MOST_TITLES = 40
-#: Size of a sparkline.
-SPARK = (132, 46)
-
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
@@ -76,8 +69,6 @@ STYLE: Any = {
 }
 DASHED = (0, (4, 2.2))
 DOTTED = (0, (1, 1.6))
-#: A point on axes and its title.
-Titled = tuple[Any, float, float, str]
 
 
 def theme_colour(slot: int) -> str:
@@ -86,8 +77,8 @@ def theme_colour(slot: int) -> str:
     return f"var(--series-{slot}, {PALETTE[slot]})"
 
 
-def _colour(series: Mapping[str, Any], position: int) -> tuple[str, str]:
-    slot = series["colour"] if series["colour"] is not None else position
+def _colour(series: Series, position: int) -> tuple[str, str]:
+    slot = series.colour if series.colour is not None else position
     return PALETTE[slot % len(PALETTE)], MARKERS[slot % len(MARKERS)]
 
 
@@ -95,147 +86,115 @@ def _numbers(values: Iterable[Any]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
-
-
-def _titles(axes: Any, series: Mapping[str, Any], places: Sequence[tuple[float, float]], names: Sequence[str],
-            values: Sequence[Any]) -> list[Titled]:  # fmt: skip
-    """Returns points of a series with their titles: its label, the point's name, value and error."""
-    errors = series["error"] or [None] * len(places)
-    step = -(-len(places) // MOST_TITLES) or 1
-    return [
-        (axes, *place, f"{series['label']}\n{name}: {_short(value)}{'' if error is None else f' ± {_short(error)}'}")
-        for place, name, value, error in list(zip(places, names, values, errors, strict=True))[::step]
-        if value is not None and all(map(math.isfinite, place))
-    ]
-
-
-def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
+def _draw_line(axes: Any, series: Series, position: int) -> None:
     import numpy as np
 
     colour, marker = _colour(series, position)
-    x, y = _numbers(series["x"]), np.array(_numbers(series["y"]))
-    if series["style"] == "guide":
-        shade = INK if series["colour"] is None else colour
-        axes.plot(x, y, color=shade, linestyle=DOTTED, linewidth=1, label=series["label"], zorder=1.5)
+    x, y = _numbers(series.x), np.array(_numbers(series.y))
+    if series.style == "guide":
+        shade = INK if series.colour is None else colour
+        axes.plot(x, y, color=shade, linestyle=DOTTED, linewidth=1, label=series.label, zorder=1.5)
         return
-    if series["style"] == "thin":
+    if series.style == "thin":
         axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.3)
         return
-    if series["style"] == "points":
-        axes.scatter(x, y, s=11, color=colour, alpha=0.65, linewidths=0, label=series["label"])
+    if series.style == "points":
+        axes.scatter(x, y, s=11, color=colour, alpha=0.65, linewidths=0, label=series.label)
         return
-    few, main = len(x) <= FEW_POINTS, series["colour"] == 0
-    dashed, path = series["style"] == "dashed", series["style"] == "path"
+    few, main = len(x) <= FEW_POINTS, series.colour == 0
+    dashed, path = series.style == "dashed", series.style == "path"
     axes.plot(
         x, y, color=colour, linestyle=DASHED if dashed else "-", marker=marker if few or path else None,
-        label=series["label"], markersize=3.4 if dashed else None, markeredgecolor=PAPER, markeredgewidth=0.6,
+        label=series.label, markersize=3.4 if dashed else None, markeredgecolor=PAPER, markeredgewidth=0.6,
         linewidth=0.8 if path else 2.3 if main else None, zorder=3 if main else 2,
     )  # fmt: skip
-    if series["error"] and any(error is not None for error in series["error"]):
-        error = np.array(_numbers(series["error"]))
+    if series.error and any(error is not None for error in series.error):
+        error = np.array(_numbers(series.error))
         if few:
             axes.errorbar(x, y, yerr=error, fmt="none", ecolor=colour, elinewidth=1, capsize=2.5)
         else:
             axes.fill_between(x, y - error, y + error, color=colour, alpha=0.16, linewidth=0)
 
 
-def _names(panel: Mapping[str, Any]) -> list[str]:
+def _names(panel: Panel) -> list[str]:
     """Returns the named lines of a panel of intervals, from top to bottom; empty of another panel."""
-    named = (series["y"] for series in panel["series"] if series["style"] == "intervals")
+    named = (series.y for series in panel.series if series.style == "intervals")
     return list(dict.fromkeys(name for names in named for name in names))
 
 
-def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> list[Titled]:
+def _draw_intervals(axes: Any, panel: Panel) -> None:
     """Draws named lines from top to bottom, on each the positions of all series with their intervals."""
-    titled: list[Titled] = []
     names = _names(panel)
-    drawn = [series for series in panel["series"] if series["style"] == "intervals"]
+    drawn = [series for series in panel.series if series.style == "intervals"]
     for number, series in enumerate(drawn):
         colour, marker = _colour(series, number)
         shift = 0.13 * (len(drawn) - 1 - 2 * number) if len(drawn) < 4 else 0.0
-        places = [len(names) - 1 - names.index(name) + shift for name in series["y"]]
-        x, error = _numbers(series["x"]), _numbers(series["error"] or [])
+        places = [len(names) - 1 - names.index(name) + shift for name in series.y]
+        x, error = _numbers(series.x), _numbers(series.error or [])
         axes.errorbar(
             x, places, xerr=error or None, fmt=marker, color=colour, elinewidth=1.2, capsize=2, markersize=4.6,
-            label=series["label"],
+            label=series.label,
         )  # fmt: skip
-        titled += _titles(axes, series, list(zip(x, places, strict=True)), series["y"], series["x"])
-    for series in panel["series"]:
-        if series["style"] == "guide":
-            axes.axvline(float(series["x"][0]), color=INK, linestyle=DOTTED, linewidth=1, label=series["label"])
-        elif series["style"] == "band":
-            axes.axvspan(*series["x"], color=RULE, alpha=0.55, linewidth=0, label=series["label"])
-        elif series["style"] == "points":
+    for series in panel.series:
+        if series.style == "guide":
+            axes.axvline(float(series.x[0]), color=INK, linestyle=DOTTED, linewidth=1, label=series.label)
+        elif series.style == "band":
+            axes.axvspan(*series.x, color=RULE, alpha=0.55, linewidth=0, label=series.label)
+        elif series.style == "points":
             colour, _ = _colour(series, 0)
-            places = [len(names) - 1 - names.index(name) - 0.22 for name in series["y"]]
-            axes.scatter(series["x"], places, s=7, color=colour, alpha=0.45, linewidths=0, label=series["label"])
+            places = [len(names) - 1 - names.index(name) - 0.22 for name in series.y]
+            axes.scatter(series.x, places, s=7, color=colour, alpha=0.45, linewidths=0, label=series.label)
     axes.set_yticks(range(len(names)), names[::-1])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.set_ylim(-0.6, len(names) - 0.4)
-    return titled
 
 
-def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> list[Titled]:
-    titled: list[Titled] = []
-    groups = list(dict.fromkeys(group for series in panel["series"] for group in series["x"]))
-    width = 0.78 / len(panel["series"])
-    for number, series in enumerate(panel["series"]):
+def _draw_bars(axes: Any, panel: Panel) -> None:
+    groups = list(dict.fromkeys(group for series in panel.series for group in series.x))
+    width = 0.78 / len(panel.series)
+    for number, series in enumerate(panel.series):
         colour, _ = _colour(series, number)
-        offset = (number - (len(panel["series"]) - 1) / 2) * width
-        positions, y = [groups.index(group) + offset for group in series["x"]], _numbers(series["y"])
-        error = _numbers(series["error"]) if series["error"] and None not in series["error"] else None
+        offset = (number - (len(panel.series) - 1) / 2) * width
+        positions, y = [groups.index(group) + offset for group in series.x], _numbers(series.y)
+        error = _numbers(series.error) if series.error and None not in series.error else None
         axes.bar(
-            positions, y, width * 0.92, color=colour, label=series["label"], yerr=error,
+            positions, y, width * 0.92, color=colour, label=series.label, yerr=error,
             error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
         )  # fmt: skip
-        titled += _titles(axes, series, list(zip(positions, y, strict=True)), series["x"], series["y"])
     axes.set_xticks(range(len(groups)), groups)
     if sum(len(str(group)) + 1 for group in groups) * LEGEND_CHARACTER > PANEL_WIDTH:
         for label in axes.get_xticklabels():
             label.set(rotation=25, ha="right", rotation_mode="anchor")
     axes.tick_params(axis="x", length=0)
-    return titled
 
 
-def _draw_lines(axes: Any, panel: Mapping[str, Any]) -> list[Titled]:
-    second = axes.twinx() if panel["right_label"] else axes
-    titled: list[Titled] = []
-    for number, series in enumerate(panel["series"]):
-        own = second if series["right"] else axes
-        _draw_line(own, series, number)
-        if series["style"] not in ("guide", "thin"):
-            places = list(zip(_numbers(series["x"]), _numbers(series["y"]), strict=True))
-            what = panel["right_label"] if series["right"] else panel["y_label"]
-            names = [f"{panel['x_label']} {_short(x)}, {what}" for x in series["x"]]
-            titled += _titles(own, series, places, names, series["y"])
+def _draw_lines(axes: Any, panel: Panel) -> None:
+    second = axes.twinx() if panel.right_label else axes
+    for number, series in enumerate(panel.series):
+        _draw_line(second if series.right else axes, series, number)
     if second is not axes:
-        second.set_ylabel(panel["right_label"])
+        second.set_ylabel(panel.right_label)
         second.spines["right"].set_visible(True)
         second.grid(visible=False)
         second.margins(x=0.04, y=0.12)
-    positions = sorted({x for series in panel["series"] for x in series["x"]})
+    positions = sorted({x for series in panel.series for x in series.x})
     if len(positions) <= 5:
         axes.set_xticks(positions, [f"{x:g}" for x in positions])
     axes.margins(x=0.04, y=0.12)
-    return titled
 
 
-def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> list[Titled]:
-    """Draws a panel; returns its points with their titles."""
-    styles = {series["style"] for series in panel["series"]}
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    styles = {series.style for series in panel.series}
     draw = _draw_bars if "bars" in styles else _draw_intervals if "intervals" in styles else _draw_lines
-    titled = draw(axes, panel)
-    axes.set_title(textwrap.fill(panel["title"], TITLE_CHARACTERS))
-    axes.set_xlabel(panel["x_label"])
-    axes.set_ylabel(panel["y_label"])
-    return titled
+    draw(axes, panel)
+    axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS))
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
 
 
-def _handles(panels: Sequence[Mapping[str, Any]], all_axes: Sequence[Any]) -> dict[str, Any]:
+def _handles(panels: Sequence[Panel], all_axes: Sequence[Any]) -> dict[str, Any]:
     """Returns the legend entries of all panels, each label once; where a panel has two axes, which line belongs to
     which."""
     from matplotlib.lines import Line2D
@@ -244,13 +203,13 @@ def _handles(panels: Sequence[Mapping[str, Any]], all_axes: Sequence[Any]) -> di
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    twin = next((panel for panel in panels if panel["right_label"]), None)
+    twin = next((panel for panel in panels if panel.right_label), None)
     if twin is None:
         return handles
     for label, line in handles.items():
         handles[label] = Line2D([], [], color=line.get_color(), marker=line.get_marker(), linewidth=2)
-    handles[twin["y_label"]] = Line2D([], [], color=INK, linewidth=1.4)
-    handles[twin["right_label"]] = Line2D([], [], color=INK, linestyle=DASHED, linewidth=1.4)
+    handles[twin.y_label] = Line2D([], [], color=INK, linewidth=1.4)
+    handles[twin.right_label] = Line2D([], [], color=INK, linestyle=DASHED, linewidth=1.4)
     return handles
 
 
@@ -260,17 +219,19 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return max(1, min(len(labels), int(width / widest)))
 
 
-def _alone(panels: Sequence[Mapping[str, Any]]) -> bool:
+def _alone(panels: Sequence[Panel]) -> bool:
     """Returns whether every panel has one series, all of one colour: their titles say what a legend would."""
-    every = [series for panel in panels for series in panel["series"]]
+    every = [series for panel in panels for series in panel.series]
     return len(every) == len(panels) and len({_colour(series, 0) for series in every}) == 1
 
 
-def panels_svg(figure_data: Mapping[str, Any] | FigureData, *, columns: int | None = None) -> Markup:
-    """Returns a figure of kind `panels` as an SVG element for the inside of a page.
+def panels_svg(key: str, title: str, panels: Sequence[Panel], *, columns: int | None = None) -> Markup:
+    """Returns panels as an SVG element for the inside of a page.
 
     Args:
-        figure_data: a figure, or what its `to_json` made; its key becomes the prefix of every id in the SVG.
+        key: prefix of every id in the SVG.
+        title: for readers who do not see it.
+        panels: those without a series are left out.
         columns: of panels; as many as are wide enough, unless given.
     """
     import matplotlib
@@ -278,21 +239,19 @@ def panels_svg(figure_data: Mapping[str, Any] | FigureData, *, columns: int | No
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    data = figure_data.to_json() if isinstance(figure_data, FigureData) else figure_data
-    panels = data["panels"]
+    panels = [panel for panel in panels if panel.series]
     columns = columns or (min(len(panels), COLUMNS) if len(panels) != 4 else 2)
-    large = len(panels) == 1 and bool(panels[0]["right_label"] or len(_names(panels[0])) > FEW_POINTS)
+    large = len(panels) == 1 and bool(panels[0].right_label or len(_names(panels[0])) > FEW_POINTS)
     width = LARGE_WIDTH if large else max(columns, 1.3) * PANEL_WIDTH
     needed = [max(PANEL_HEIGHT, LINE_HEIGHT * len(_names(panel)) + 0.9) for panel in panels]
-    heights = (
-        [max(LARGE_HEIGHT, *needed)]
-        if large and not _names(panels[0])
-        else [max(needed[at : at + columns]) for at in range(0, len(panels), columns)]
-    )
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": data["key"]}):
+    heights = [max(needed[at : at + columns]) for at in range(0, len(panels), columns)]
+    if large and not _names(panels[0]):
+        heights = [LARGE_HEIGHT]
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": key}):
         figure, grid = pyplot.subplots(len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
         used = [axes for line in grid for axes in line]
-        titled = [each for axes, panel in zip(used, panels, strict=False) for each in _draw_panel(axes, panel)]
+        for axes, panel in zip(used, panels, strict=False):
+            _draw_panel(axes, panel)
         for axes in used[len(panels) :]:
             axes.remove()
         handles = _handles(panels, used[: len(panels)])
@@ -308,30 +267,12 @@ def panels_svg(figure_data: Mapping[str, Any] | FigureData, *, columns: int | No
         figure.tight_layout(rect=(0, 0, 1, 1 - top / (body + top)), w_pad=2.2, h_pad=1.8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-        hits = _hits(figure, titled)
         pyplot.close(figure)
-    return inline_svg(buffer.getvalue(), data["key"], data["title"], hits)
+    return _inline(buffer.getvalue(), key, title)
 
 
-def _hits(figure: Any, titled: Sequence[Titled]) -> str:
-    """Returns invisible circles with titles at points of a figure in its final layout."""
-    height, found = figure.get_size_inches()[1], []
-    for axes, x, y, text in titled:
-        left, up = axes.transData.transform((x, y)) / figure.dpi * POINTS_PER_INCH
-        place = f'cx="{left:.1f}" cy="{POINTS_PER_INCH * height - up:.1f}"'
-        found.append(f'<circle {place} r="5"><title>{escape(text)}</title></circle>')
-    return f'<g class="hits">{"".join(found)}</g>'
-
-
-def inline_svg(svg: str, prefix: str, title: str, hits: str = "") -> Markup:
-    """Returns a stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name.
-
-    Args:
-        svg: matplotlib's.
-        prefix: of every id.
-        title: for readers who do not see it.
-        hits: elements above all others.
-    """
+def _inline(svg: str, prefix: str, title: str) -> Markup:
+    """Returns matplotlib's SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
@@ -345,32 +286,4 @@ def inline_svg(svg: str, prefix: str, title: str, hits: str = "") -> Markup:
     found = re.search(r'\bwidth="([\d.]+)pt"', opening)
     width = float(found.group(1)) * 4 / 3 if found else 960.0  # a point is 4/3 of a CSS pixel
     named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px;--natural:{width:.0f}px"'
-    svg = svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1)
-    return Markup(svg.replace("</svg>", f"{hits}</svg>"))
-
-
-def spark_svg(title: str, slot: int, solid: Sequence[tuple[float, float]], dashed: Sequence[tuple[float, float]],
-              x: tuple[float, float], y: tuple[float, float]) -> Markup:  # fmt: skip
-    """Returns a small drawing of two curves; the faint line is the middle of the dashed curve's range, 0 to 100.
-
-    Args:
-        title: for readers who do not see it.
-        slot: of the colour.
-        solid, dashed: points.
-        x, y: ranges of the axes of the solid curve, shared with its neighbours.
-    """
-    width, height = SPARK
-
-    def path(points: Sequence[tuple[float, float]], y: tuple[float, float]) -> str:
-        wide, high = x[1] - x[0] or 1.0, y[1] - y[0] or 1.0
-        placed = (
-            (2 + (width - 4) * (a - x[0]) / wide, height - 2 - (height - 4) * (b - y[0]) / high) for a, b in points
-        )
-        return " ".join(f"{'L' if number else 'M'}{a:.1f} {b:.1f}" for number, (a, b) in enumerate(placed))
-
-    stroke = f'fill="none" stroke="{theme_colour(slot)}" stroke-width="1.6" stroke-linejoin="round"'
-    return Markup(
-        f'<svg class="spark" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
-        f'<path d="M0 {height / 2:.1f}H{width}" stroke="var(--rule, {RULE})"/><path d="{path(solid, y)}" {stroke}/>'
-        f'<path d="{path(dashed, (0, 100))}" {stroke} stroke-dasharray="3.5 2.5"/></svg>'
-    )
+    return Markup(svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1))

@@ -1,8 +1,8 @@
 """Claims of a paper, as comparisons of measured numbers, and their verdicts.
 
-1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
-2. A claim has parts, as its file says it. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
-3. A comparison is an effect over worlds (`significance`), and the verdict of the claim is by
+1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml` (`rlhf_core.published.paper_claims`).
+2. A claim has parts, and each part makes one or several comparisons.
+3. A comparison is an effect over worlds (`tasks.report.worlds`), and the verdict of the claim is by
    `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is significant at .05, contradicted if
    the contrary of one is, corrected for the comparisons of the claim (Holm). A comparison has a verdict of its own, by
    the same p-values; it is not changed by 5 and 6.
@@ -16,175 +16,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.verdicts import ClaimWord, TestedComparison, claim_verdict
+from rlhf_core.evaluation.verdicts import ClaimSide, ClaimWord, TestedComparison, claim_verdict
 from rlhf_core.evaluation.worlds import ALPHA
-from rlhf_core.published import printed_tables
-from rlhf_core.published.row_map import row_names
-from rlhf_core.typed import typed
-from tasks.params.pages import read_settings
-from tasks.report.claim_kinds import KINDS, ROW_FIELDS, ClaimComparison, ClaimsFile, Numbers
+from rlhf_core.published.paper_claims import Claim, ClaimPart, ClaimsFile
+from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData
-from tasks.report.numbers import win_rate_source
-from tasks.report.outputs import ResultTree
-from tasks.report.paper_tables import EXPLORATORY
-from tasks.report.significance import Comparison, compare, compare_constant, exploratory
+from tasks.report.games import Matches, match_of
+from tasks.report.numbers import Measurements, TableRuns, broken, measurements, win_rate_source
+from tasks.report.outputs import Outputs, ResultTree, StageOutput
+from tasks.report.worlds import EXPLORATORY, BySeed, Comparison, compare, compare_constant, exploratory
 
-FOLDER = printed_tables.FOLDER / "claims"
-
-
-@dataclass(frozen=True)
-class ClaimPart:
-    """One statement of a claim: a kind of `KINDS` and its fields."""
-
-    kind: str
-    fields: Any
-
-    @property
-    def rows(self) -> list[str]:
-        """Returns the rows that it names."""
-        named = (getattr(self.fields, name, None) for name in ROW_FIELDS)
-        several = ((one,) if isinstance(one, str) else one for one in named)
-        return [row for one in several if isinstance(one, tuple) for row in one]
+#: (position, height) by position.
+Curve = Sequence[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper; it is true when all its parts are.
+class Numbers:
+    """The measured numbers of a paper's rows.
 
     Attributes:
-        says: the sentence, in this project's words.
-        source: the paper's section, table or figure.
-        collapse: whether the claim's point is that rows collapse, so that a win over a broken row counts.
+        broken: rows that are below their own SFT model even at their best evaluation.
     """
 
-    id: str
-    says: str
-    source: str
-    parts: tuple[ClaimPart, ...]
-    collapse: bool = False
+    def __init__(self, paper: str, file: ClaimsFile, tree: ResultTree) -> None:
+        self.file = file
+        places = {row: recipe_row(paper, row) for row in file.rows}
+        self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
+        models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
+        sft_outputs = {row: models[name] for row in places if (name := file.model_of(row))}
+        self.runs = TableRuns(tree, paper, self.outputs, sft_outputs)
+        task_of = {row: task for task, members in file.rival_groups.items() for row in members}
+        self.matches = Matches(self.outputs, tree, task_of)
+        self._known: dict[str, Measurements] = {}
+        self.broken = {row for row in places if places[row].kind == "policy" and broken(self.outputs[row])}
+
+    def of(self, row: str, metric: str) -> BySeed:
+        """Returns a metric of a row by seed; empty where it was not measured."""
+        match = match_of(metric)
+        if match is not None:
+            return self.matches.measured(row, match)
+        if metric not in self._known:
+            self._known[metric] = measurements(self.runs, metric)
+        return self._known[metric].get(row, {})
 
 
 @dataclass(frozen=True)
-class PaperClaims:
-    """The claims of a paper in the order of its file, and the settings that its claims share."""
+class ClaimComparison:
+    """Two numbers and the side of the second on which the paper has the first.
 
-    paper: str
-    file: ClaimsFile
-    claims: tuple[Claim, ...]
+    Attributes:
+        left, right: their names on the page.
+        values, other: by seed; `other` may be a constant such as the 50 % of the SFT policy.
+        margin: of beside, in the metric's unit.
+        rows: the two rows that are compared; empty where a row is compared with itself or with a constant.
+    """
+
+    left: str
+    values: BySeed
+    side: ClaimSide
+    right: str
+    other: BySeed | float
+    margin: float = 0.0
+    rows: tuple[str, ...] = ()
+
+    def over_worlds(self) -> Comparison | None:
+        """Returns the first number against the second; None where a row has no results."""
+        if isinstance(self.other, float):
+            return compare_constant(self.values, self.other)
+        return compare(self.left, self.values, self.right, self.other)
 
     @property
-    def rows(self) -> list[str]:
-        """Returns the rows named by the claims and by the file's groups of rivals, each once."""
-        named = {row for claim in self.claims for part in claim.parts for row in part.rows}
-        return sorted({*named, *(row for rows in self.file.rival_groups.values() for row in rows)})
+    def means(self) -> list[float]:
+        """Returns the means of both numbers over the worlds that both have."""
+        if isinstance(self.other, float):
+            return [sum(self.values.values()) / len(self.values), self.other]
+        seeds = sorted(self.values.keys() & self.other.keys())
+        return [sum(by_seed[seed] for seed in seeds) / len(seeds) for by_seed in (self.values, self.other)]
 
 
-@cache
-def claims_of(paper: str) -> PaperClaims:
-    """Returns the claims of one of the five papers."""
-    return read_claims(FOLDER / f"{paper}.yaml", paper)
+def comparisons(part: ClaimPart, numbers: Numbers) -> Iterator[ClaimComparison]:
+    """Yields the comparisons of a part of a claim."""
+    file, of, side = numbers.file, numbers.of, part.side
+    margin = file.margin if part.margin is None else part.margin
+    pairs = list(itertools.product(part.own, part.others))
+    if part.kind == "frontier":
+        for row, other in pairs:
+            yield from _frontier(part, numbers, row, other)
+        return
+    if part.by:
+        for row, other in pairs:
+            left, rates = f"{row} over {other} {file.title(f'wins/{part.by}')}", of(row, f"wins/{part.by}/{other}")
+            yield ClaimComparison(left, rates, side, "50", 50.0, margin, (row, other))
+        return
+    for metric in part.metrics or (file.metric,):
+        if part.kind == "order":
+            pairs = [(high, low) for low, high in itertools.pairwise(part.own)]
+        for row, other in pairs:
+            other_metric = part.other_metrics[0] if part.other_metrics else metric
+            right = other if other_metric == metric else file.label(other, other_metric)
+            left, theirs = file.label(row, metric), of(other, other_metric)
+            yield ClaimComparison(left, of(row, metric), side, right, theirs, margin, (row, other))
+        for row in part.own if isinstance(part.than, int | float) else ():
+            than = float(part.than)  # type: ignore[arg-type]
+            yield ClaimComparison(file.label(row, metric), of(row, metric), side, f"{than:g}", than, margin)
+        for row, other_metric in itertools.product(part.own, part.other_metrics) if part.than is None else ():
+            left, right = f"{row}, {file.title(metric)}", file.title(other_metric)
+            yield ClaimComparison(left, of(row, metric), side, right, of(row, other_metric), margin)
 
 
-def read_claims(path: Path, paper: str) -> PaperClaims:
-    """Parses a claims file.
+def _frontier(part: ClaimPart, numbers: Numbers, row: str, other: str) -> Iterator[ClaimComparison]:
+    """Yields a row's curve beside another one's, in every piece of the range that both reach in a world.
 
-    Raises:
-        RecipeError: an unknown field, kind or row, with the nearest known one.
+    The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
     """
-    where = f"claims/{path.name}"
-    file, found = typed(ClaimsFile, read_settings(path), where), []
-    for name, raw in file.claims.items():
-        place = f"{where}: claim '{name}'"
-        parts = raw.pop("parts", None) if isinstance(raw, dict) else None
-        if not isinstance(parts, list) or not parts:
-            raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
-        stated = tuple(_part(one, paper, f"{place}, part {number}") for number, one in enumerate(parts, 1))
-        found.append(typed(Claim, {"id": name, **raw, "parts": stated}, place))
-    return PaperClaims(paper, file, tuple(found))
+    metric, place = (*part.metrics, numbers.file.metric)[0], numbers.file.title(part.along)
+    own, theirs = (
+        {seed: _curve(output, metric, part.along) for seed, output in numbers.outputs[name].items()}
+        for name in (row, other)
+    )
+    cut = {seed: _shared_pieces([own[seed], theirs[seed]], part.pieces) for seed in own.keys() & theirs.keys()}
+    for number in range(part.pieces):
+        left, right = (
+            {seed: mean_height(curves[seed], *pieces[number]) for seed, pieces in cut.items() if pieces}
+            for curves in (own, theirs)
+        )
+        label = f"{row}, piece {number + 1} of {part.pieces} of the shared {place}"
+        yield ClaimComparison(label, left, part.side, other, right, rows=(row, other))
 
 
-def _part(raw: Any, paper: str, where: str) -> ClaimPart:
-    """Parses one part and looks up its rows."""
-    kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
-    if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{printed_tables.suggestion(kind, KINDS)}")
-    cls, known = KINDS[kind].fields, row_names(paper)
-    lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
-    values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
-    part = ClaimPart(kind, typed(cls, values, where))
-    for row in part.rows:
-        if row not in known:
-            hint = printed_tables.suggestion(row, known)
-            raise RecipeError(f"{where}: '{row}' is not a row of row_map/{paper}.yaml{hint}")
-    return part
+def _curve(output: StageOutput, metric: str, along: str) -> Curve:
+    """Returns (position, height) of every evaluation of a run and of its last weights, by position."""
+    rows = [*output.rows("checkpoints.jsonl"), output.metrics]
+    return sorted((float(row[along]), float(row[metric])) for row in rows if along in row and metric in row)
 
 
-def _measured(comparison: ClaimComparison) -> Comparison | None:
-    """Returns the effect of a comparison over worlds; None where a row has no results."""
-    if isinstance(comparison.other, float):
-        return compare_constant(comparison.values, comparison.other)
-    return compare(comparison.left, comparison.values, comparison.right, comparison.other)
+def mean_height(curve: Curve, start: float, end: float) -> float:
+    """Returns the mean height of the lines through a curve's points, which reach from `start` to `end` or beyond."""
+    area = 0.0
+    for (x, y), (following, height) in itertools.pairwise(curve):
+        low, high = max(x, start), min(following, end)
+        if low < high:
+            middle = y + (height - y) * ((low + high) / 2 - x) / (following - x)
+            area += middle * (high - low)
+    return area / (end - start)
 
 
-def _means(comparison: ClaimComparison) -> list[float]:
-    """Returns the means of both numbers over the worlds that both have."""
-    values, other = comparison.values, comparison.other
-    if isinstance(other, float):
-        return [sum(values.values()) / len(values), other]
-    seeds = sorted(values.keys() & other.keys())
-    return [sum(by_seed[seed] for seed in seeds) / len(seeds) for by_seed in (values, other)]
+def _shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, float]]:
+    """Returns equal pieces of the range that all curves reach; none where there is no such range."""
+    if not all(curves):
+        return []
+    low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    width = (high - low) / pieces
+    return [(low + i * width, low + (i + 1) * width) for i in range(pieces)] if low < high else []
 
 
-def _comparison_verdict(tested: TestedComparison, p_contradicted: float | None) -> ClaimWord:
-    """Returns the verdict of one comparison.
+def with_verdicts(name: str, claim: Claim, numbers: Numbers) -> dict[str, Any]:
+    """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
+    found = [one for part in claim.parts for one in comparisons(part, numbers)]
+    measured = [comparison.over_worlds() for comparison in found]
+    tested = [
+        TestedComparison(result.effect if result else None, one.side, one.margin if one.side == "beside" else None)
+        for one, result in zip(found, measured, strict=True)
+    ]
+    verdict = claim_verdict(tested)
+    compared = {row for one in found if one.side != "beside" for row in one.rows}
+    broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
+    uneven = _uneven_worlds([result for result in measured if result is not None])
+    word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
+    lines: list[dict[str, Any]] = []
+    for one, test, result, p in zip(found, tested, measured, verdict.p_contradicted, strict=True):
+        line: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _word(test, p)}
+        if result is not None:
+            effect, interval = result.effect, result.effect.interval()
+            line |= {"values": one.means, "constant": isinstance(one.other, float)}
+            line |= {"difference": effect.estimate, "worlds": effect.worlds, "missing": result.missing}
+            line |= {"interval": [interval.lower, interval.upper] if interval else None, "p": test.p_holds}
+            line |= {"p_contradicted": p, "smallest_visible": effect.smallest_visible()}
+        lines.append(line)
+    data = {"id": name, "text": claim.says, "where": claim.source, "verdict": word, "parts": lines}
+    return data | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
 
-    Args:
-        p_contradicted: of its contrary, corrected over the comparisons of the claim.
-    """
+
+def _word(tested: TestedComparison, p_contradicted: float | None) -> ClaimWord:
+    """Returns the verdict of one comparison, whose contrary has a p corrected over the comparisons of the claim."""
     if tested.effect is None:
         return "not run"
     if p_contradicted is not None and p_contradicted < ALPHA:
         return "contradicted"
     return "confirmed" if tested.p_holds is not None and tested.p_holds < ALPHA else "undecided"
-
-
-def with_verdicts(claim: Claim, numbers: Numbers) -> dict[str, Any]:
-    """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
-    comparisons = [one for part in claim.parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side)]
-    measured = [_measured(comparison) for comparison in comparisons]
-    tested = [
-        TestedComparison(
-            effect=None if result is None else result.effect,
-            side=comparison.side,
-            margin=comparison.margin if comparison.side == "beside" else None,
-        )
-        for comparison, result in zip(comparisons, measured, strict=True)
-    ]
-    verdict = claim_verdict(tested)
-    compared = {row for one in comparisons if one.side != "beside" for row in one.rows}
-    broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
-    uneven = _uneven_worlds([result for result in measured if result is not None])
-    word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
-    lines: list[dict[str, Any]] = []
-    for comparison, test, result, p in zip(comparisons, tested, measured, verdict.p_contradicted, strict=True):
-        line: dict[str, Any] = {"left": comparison.left, "side": comparison.side, "right": comparison.right}
-        line["verdict"] = _comparison_verdict(test, p)
-        if result is not None:
-            effect, interval = result.effect, result.effect.interval()
-            line |= {"values": _means(comparison), "constant": isinstance(comparison.other, float)}
-            line |= {"difference": effect.estimate, "worlds": effect.worlds, "missing": result.missing}
-            line |= {"interval": [interval.lower, interval.upper] if interval else None, "p": test.p_holds}
-            line |= {"p_contradicted": p, "smallest_visible": effect.smallest_visible()}
-        lines.append(line)
-    data = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": lines}
-    return data | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
 
 
 def _uneven_worlds(compared: Sequence[Comparison]) -> str | None:
@@ -196,29 +219,23 @@ def _uneven_worlds(compared: Sequence[Comparison]) -> str | None:
     return f"its comparisons are over different worlds: {', '.join(map(str, sorted(every - shared)))} only in some"
 
 
-def paper_claims_figure(paper: str, tree: ResultTree) -> FigureData:
+def claims_figure(paper: str, file: ClaimsFile, tree: ResultTree) -> FigureData:
     """Returns the figure of a paper's claims with their verdicts."""
-    return claims_figure(claims_of(paper), tree)
-
-
-def claims_figure(paper: PaperClaims, tree: ResultTree) -> FigureData:
-    """Returns the figure of a file's claims with their verdicts."""
-    file = paper.file
-    numbers_sentence = file.numbers_sentence.format(verdicts=win_rate_source(tree, paper.paper))
+    numbers_sentence = file.numbers_sentence.format(verdicts=win_rate_source(tree, paper))
     alike_sentence = f"{file.alike_sentence.format(margin=f'{file.margin:g}')} " if file.alike_sentence else ""
     figure = FigureData(
         key="claims",
         title="What the paper says",
         caption=f"{numbers_sentence} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
-        "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
+        f"each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
         f"(Holm). A claim whose comparisons are over different worlds is undecided. {alike_sentence}A win over a "
         "broken row, which is below its own SFT model even at its best evaluation, confirms nothing, unless the "
         "collapse is the claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
-    numbers = Numbers(paper.paper, file, paper.rows, tree)
-    claims = [with_verdicts(claim, numbers) for claim in paper.claims]
+    numbers = Numbers(paper, file, tree)
+    claims = [with_verdicts(name, claim, numbers) for name, claim in file.claims.items()]
     if any(claim["verdict"] != "not run" for claim in claims):
         figure.blocks = [{"rows": claims}]
     else:

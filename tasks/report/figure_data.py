@@ -3,7 +3,6 @@
 Five kinds cover the papers' figures: `panels` (lines, points and bars on axes), `coloured_text` (one response
 under several reward models), `segmentation` (true and found boundaries of one response), `table`, and `claims` (what
 the paper says and what was measured of it).
-A new figure is data of one of these kinds; the page needs no change.
 """
 
 from __future__ import annotations
@@ -12,18 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.worlds import Mean, mean_and_standard_error
 
-#: Largest distance in characters from the end of one token to the start of the next token's text.
-LOOK_AHEAD = 8
-
-#: A mean over worlds and its standard error, None of a single world.
-Mean = tuple[float, float | None]
 Style = Literal["line", "dashed", "points", "path", "thin", "guide", "intervals", "band", "bars"]
-#: Up to so many points of a line have markers of their own and error bars; more have a band.
-FEW_POINTS = 12
 
 
 @dataclass
@@ -62,6 +54,13 @@ class Panel:
     right_label: str = ""
 
 
+def panels_of(figure: Mapping[str, Any]) -> list[Panel]:
+    """Returns the panels of a figure of figures.json."""
+    return [
+        Panel(**{**panel, "series": [Series(**series) for series in panel["series"]]}) for panel in figure["panels"]
+    ]
+
+
 @dataclass
 class FigureData:
     """One figure.
@@ -73,7 +72,7 @@ class FigureData:
         kind: panels | coloured_text | segmentation | table | claims.
         claims: what the paper's figure claims, as printed in the paper.
         panels: for kind panels.
-        blocks: for the other kinds: plain mappings as the page's template of that kind reads them.
+        blocks: for the other kinds: plain mappings, as `figure_parts` reads them.
         missing: rows that the figure needs and that were not run.
     """
 
@@ -86,20 +85,10 @@ class FigureData:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def needs(self, name: str, outputs: Mapping[int, StageOutput]) -> Mapping[int, StageOutput]:
-        """Returns the runs of a row that the figure shows; notes the row as missing where there are none."""
-        if not outputs and name not in self.missing:
-            self.missing.append(name)
-        return outputs
-
-    @property
-    def drawn(self) -> bool:
-        return bool(self.blocks) or any(panel.series for panel in self.panels)
-
     def to_json(self) -> dict[str, Any]:
         """Returns plain data; panels without a series are left out, `status` says whether anything was measured."""
         self.panels = [panel for panel in self.panels if panel.series]
-        return {**asdict(self), "status": "measured" if self.drawn else "not run"}
+        return {**asdict(self), "status": "measured" if self.panels or self.blocks else "not run"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +111,7 @@ class Request:
         labels: of all rows of the paper's file, in the order of their colours.
         verdicts: what decides win rates, 'true' or 'judged'.
         spec: the figure as the file has it (`tasks.report.figures.FigureSpec`).
+        missing: rows without results, noted while drawing.
     """
 
     paper: str
@@ -130,41 +120,30 @@ class Request:
     labels: Mapping[str, str]
     verdicts: str
     spec: Any
+    missing: list[str] = field(default_factory=list)
 
-    def runs(self, name: str) -> dict[int, StageOutput]:
-        """Returns the runs of a row of the paper by seed."""
-        return self.tree.of(recipe_row(self.paper, name))
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.spec.options  # type: ignore[no-any-return]
 
+    def runs(self, name: str) -> Mapping[int, StageOutput]:
+        """Returns the runs of a row by seed: a policy's by its name, else of `<kind>/<name>` or
+        `<group>/<kind>/<name>`; a row without runs is noted as missing."""
+        *place, own = name.split("/")
+        row = (
+            recipe_row(self.paper, own)
+            if not place
+            else RecipeRow(own, place[-2] if place[1:] else self.paper, place[-1])
+        )
+        found = self.tree.of(row)
+        if not found:
+            self.miss(name)
+        return found
 
-def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:
-    """Returns the empty data of a published figure ('segment/4'), with its printed title and claims."""
-    figure = printed_tables.figure(name)
-    return FigureData(
-        key=figure.id.lower().replace(" ", "-"),
-        title=f"{figure.id}. {figure.title}",
-        caption=caption,
-        kind=kind,
-        claims=[*figure.claims, *map(str, figure.details.get("numbers_in_text", []))],
-    )
-
-
-def spread_note(panels: Sequence[Panel]) -> str:
-    """Returns a sentence on the errors of line panels and their drawing; '' without errors."""
-    spread = [
-        len(series.x) <= FEW_POINTS
-        for panel in panels
-        for series in panel.series
-        if series.error and any(error is not None for error in series.error)
-    ]
-    drawn = [name for few, name in ((True, "error bars"), (False, "bands")) if few in spread]
-    words = " and ".join(drawn)
-    return f" Means over worlds; {words} are one standard error." if drawn else ""
-
-
-def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> Mean | None:
-    """Returns the mean and standard error of a metric over worlds; None where no run has it."""
-    values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
-    return mean_and_standard_error(values) if values else None
+    def miss(self, name: str) -> None:
+        """Notes a row as missing, once."""
+        if name not in self.missing:
+            self.missing.append(name)
 
 
 def mean_series(label: str, means: Mapping[Any, Mean | None], *, colour: int, style: Style = "line") -> list[Series]:
@@ -176,20 +155,6 @@ def mean_series(label: str, means: Mapping[Any, Mean | None], *, colour: int, st
     return [Series(label, list(found), list(heights), list(errors), style=style, colour=colour)]
 
 
-def metric_bars(
-    label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, str], colour: int
-) -> list[Series]:
-    """Returns one set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
-    means = {name: metric_by_seed(outputs, metric) for metric, name in metrics.items()}
-    return mean_series(label, means, colour=colour, style="bars")
-
-
-def table_line(name: str, row: RecipeRow, means: Sequence[Mean | None]) -> dict[str, Any]:
-    """Returns a line of a figure of kind table, which links to the row's runs."""
-    cells = [{"mean": mean[0], "se": mean[1]} if mean else None for mean in means]
-    return {"name": name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells}
-
-
 def curve(
     outputs: Mapping[int, StageOutput],
     metric: str,
@@ -197,8 +162,8 @@ def curve(
     file: str = "history.jsonl",
     x: str = "step",
     with_end: bool = False,
-) -> tuple[list[float], list[float | None], list[float | None]]:
-    """Returns a metric over training: x, mean over worlds and standard error, aligned by `step`.
+) -> list[tuple[float, float, float | None]]:
+    """Returns a metric over training as points (x, mean over worlds, standard error), aligned by `step`.
 
     Steps that only some of the seeds have are left out, so that a mean never changes its seeds on the way.
 
@@ -215,46 +180,16 @@ def curve(
             rows = [*rows, {**out.metrics, "step": history[-1]["step"]}]
         by_seed.append({int(row["step"]): row for row in rows if row.get(metric) is not None and x in row})
     by_seed = [rows for rows in by_seed if rows]
-    if not by_seed:
-        return [], [], []
-    steps = sorted(set.intersection(*(set(rows) for rows in by_seed)))
-    points = [mean_and_standard_error([float(rows[step][metric]) for rows in by_seed]) for step in steps]
-    positions = [sum(float(rows[step][x]) for rows in by_seed) / len(by_seed) for step in steps]
-    return positions, [mean for mean, _ in points], [error for _, error in points]
+    points = []
+    for step in sorted(set.intersection(*(set(rows) for rows in by_seed))) if by_seed else ():
+        place = sum(float(rows[step][x]) for rows in by_seed) / len(by_seed)
+        points.append((place, *mean_and_standard_error([float(rows[step][metric]) for rows in by_seed])))
+    return points
 
 
-def curve_series(
-    label: str,
-    outputs: Mapping[int, StageOutput],
-    metric: str,
-    *,
-    colour: int,
-    style: Style = "line",
-    **options: Any,
-) -> list[Series]:
-    """Returns the curve of a metric as a list of one series, or of none where nothing was recorded."""
-    x, y, error = curve(outputs, metric, **options)
-    return [Series(label, x, y, error, style=style, colour=colour)] if x else []
-
-
-def token_spans(tokens: Sequence[str], response: str) -> list[tuple[int, int]]:
-    """Returns half-open character spans of the tokens in the response; together they cover it.
-
-    A token that does not stand at its place is looked for a few characters on (a byte of a longer character, a
-    space that the first token lost); one that is not there at all (an end-of-text mark) gets an empty span.
-    """
-    starts: list[int | None] = []
-    position = 0
-    for token in tokens:
-        core = token if response.startswith(token, position) else token.strip()
-        place = response.find(core, position, position + len(core) + LOOK_AHEAD) if core else -1
-        starts.append(place if place >= 0 else None)
-        position = place + len(core) if place >= 0 else position
-    spans: list[tuple[int, int]] = []
-    following = len(response)
-    for index in range(len(tokens) - 1, -1, -1):
-        start = starts[index]
-        first = 0 if index == 0 else following if start is None else start
-        spans.append((first, following))
-        following = first
-    return spans[::-1]
+def curve_series(label: str, points: Sequence[tuple[float, float, float | None]], **options: Any) -> list[Series]:
+    """Returns the points of a curve as a list of one series, or of none without points."""
+    if not points:
+        return []
+    x, y, error = zip(*points, strict=True)
+    return [Series(label, [*x], [*y], [*error], **options)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from tasks.report.charts import panels_svg
-from tasks.report.colour import coloured_tokens, scale_legend, strongest_reward
+from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
+from tasks.report.figure_data import panels_of
 from tasks.report.page import Bullets, Fold, Passage, Passages, Picture, Section, Text, counted
 from tasks.report.paper_tables import effect_text, p_value
 from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell
@@ -26,52 +27,45 @@ def figure_section(paper: str, figure: Mapping[str, Any]) -> Section:
         parts.append(Text(f"The paper: {'; '.join(figure['claims'])}", "caption"))
     title = figure["title"]
     short = title.split(".")[0] if title.startswith(("Figure", "Table")) else title
-    return Section(title, f"{paper}-{figure['key']}", tuple(parts), 3, short)
+    return Section(title, f"{paper}-{figure['key']}", parts, 3, short)
 
 
 def _panels(figure: Mapping[str, Any]) -> Iterator[Any]:
-    yield Picture(panels_svg(figure))
+    yield Picture(panels_svg(figure["key"], figure["title"], panels_of(figure)))
 
 
 def _coloured_texts(figure: Mapping[str, Any]) -> Iterator[Any]:
     for block in figure["blocks"]:
         passages = []
         for model in block["models"]:
-            limit = strongest_reward(model["tokens"], model["rewards"], model["segments"])
-            text = coloured_tokens(
-                model["tokens"], model["rewards"], model["segments"], scale=limit, marked=model.get("marked")
-            )
-            passages.append(Passage(model["name"], text, legend=scale_legend(limit)))
-        yield Passages(block["prompt"], tuple(passages), block["title"], block.get("note", ""), wide=True)
+            found = pieces(model["tokens"], model["rewards"], model["segments"], model.get("marked"))
+            passages.append(Passage(model["name"], coloured_tokens(found), legend=scale_legend(colour_scale(found))))
+        yield Passages(block["prompt"], passages, block["title"], block.get("note", ""), wide=True)
 
 
 def _segmentations(figure: Mapping[str, Any]) -> Iterator[Any]:
-    def cut(parts: list[dict[str, Any]]) -> Markup:
-        spans = (
-            Markup('<span class="cut{}" title="{}">{}</span>').format(place % 2, _clause(part), part["text"])
-            for place, part in enumerate(parts)
-        )
-        return Markup("").join(spans)
-
     for block in figure["blocks"]:
-        found = Passage("(b) entropy-based", cut(block["found"]), f"boundary F1 {block['f1']:.2f}")
-        yield Passages(block["prompt"], (Passage("(a) true clauses", cut(block["true"])), found))
+        true = Passage("(a) true clauses", _cut(block["true"]))
+        found = Passage("(b) entropy-based", _cut(block["found"]), f"boundary F1 {block['f1']:.2f}")
+        yield Passages(block["prompt"], (true, found))
 
 
-def _clause(part: Mapping[str, Any]) -> str:
-    reward = part.get("reward")
-    return part.get("kind", "") + ("" if reward is None else f": {reward:+.2f}")
+def _cut(parts: Sequence[Mapping[str, Any]]) -> Markup:
+    spans = []
+    for place, part in enumerate(parts):
+        reward = "" if part.get("reward") is None else f": {part['reward']:+.2f}"
+        span = Markup('<span class="cut{}" title="{}">{}</span>')
+        spans.append(span.format(place % 2, f"{part.get('kind', '')}{reward}", part["text"]))
+    return Markup("").join(spans)
 
 
 def _values(figure: Mapping[str, Any]) -> Iterator[Any]:
     for block in figure["blocks"]:
-        decimals, rows = block.get("decimals", 3), []
+        rows = []
         for row in block["rows"]:
             known = (cell or {"mean": None, "se": None} for cell in row["cells"])
-            cells = (number_cell(cell["mean"], cell["se"], decimals) for cell in known)
-            note = (row["note"],) if row.get("note") else ()
-            rows.append(TableRow(row["name"], tuple(cells), note, (row.get("group") or "",)))
-        yield ShownTable(tuple(map(TableColumn, block["columns"])), tuple(rows), block.get("head", "model"))
+            rows.append(TableRow(row["name"], tuple(number_cell(cell["mean"], cell["se"], 3) for cell in known)))
+        yield ShownTable(tuple(map(TableColumn, block["columns"])), tuple(rows), "model")
 
 
 def _comparison(part: Mapping[str, Any]) -> str:
@@ -96,12 +90,11 @@ def _claims(figure: Mapping[str, Any]) -> Iterator[Any]:
             why = [f"broken: {', '.join(row['broken'])}"] if row.get("broken") else []
             why += [row["uneven"]] if row.get("uneven") else []
             verdict = TableCell(row["verdict"], tuple(why), mark=row["verdict"])
-            rows.append(
-                TableRow(row["text"], (verdict, TableCell("", tuple(map(_comparison, row["parts"])))), (row["where"],))
-            )
+            measured = TableCell("", tuple(map(_comparison, row["parts"])))
+            rows.append(TableRow(row["text"], (verdict, measured), (row["where"],)))
         if rows:
             yield ShownTable(columns, tuple(rows), "the paper says")
-        absent = tuple(f"{row['text']} ({row['where']})" for row in block["rows"] if row["verdict"] == "not run")
+        absent = [f"{row['text']} ({row['where']})" for row in block["rows"] if row["verdict"] == "not run"]
         if absent:
             yield Fold(f"{counted(len(absent), 'claim')} without results", (Bullets(absent),))
 

@@ -5,9 +5,8 @@ and `recorded` ones, of records that the tables stage does not read. A figure ha
 
     figure             number of a published figure, whose title and claims it has; else `key` and `title`
     caption            `{verdicts}` is 'true' or 'judged': what decides win rates
-    rows               names, or {name: label}
+    rows               names, or {name: label}: of policies, else `<kind>/<name>` or `<group>/<kind>/<name>`
     own_colours        whether colours follow the rows' places in the figure
-    row_by_row         whether missing rows are named in the order of the rows, not of the panels
     panels             of kind panels: see `PanelSpec`; `each` has the fields that all panels share
     kind, options      a function of `KINDS` that draws something else, and its arguments
 """
@@ -21,12 +20,12 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.published.printed_tables import FOLDER
-from rlhf_core.published.row_map import RecipeRow, recipe_row
+from rlhf_core.published import printed_tables
+from rlhf_core.published.paper_claims import claims_of
 from rlhf_core.typed import typed
 from tasks.report import figures_numbers as of_numbers
 from tasks.report import figures_texts as of_texts
-from tasks.report.claims import paper_claims_figure
+from tasks.report.claims import claims_figure
 from tasks.report.figure_data import (
     FigureData,
     FigureLine,
@@ -35,30 +34,19 @@ from tasks.report.figure_data import (
     Series,
     Style,
     curve,
+    curve_series,
     mean_series,
-    metric_bars,
-    metric_by_seed,
-    published_figure,
-    spread_note,
-    table_line,
 )
 from tasks.report.numbers import win_rate_source
 from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.worlds import Mean, mean_of
 
-#: Panels of training curves: metric, title, unit.
+#: Panels of training curves.
 TRAINING_CURVES = (
-    ("reward", "Proxy reward", "reward per response"),
-    ("true_reward", "True reward", "sum over clauses"),
-    ("kl", "KL to the SFT policy", "nats per response"),
+    {"title": "Proxy reward", "curve": "reward", "y": "reward per response"},
+    {"title": "True reward", "curve": "true_reward", "y": "sum over clauses"},
+    {"title": "KL to the SFT policy", "curve": "kl", "y": "nats per response"},
 )
-REWARD_MODEL_COLUMNS = {
-    "accuracy": "Accuracy",
-    "bayes_ceiling": "Bayes ceiling",
-    "ece": "ECE",
-    "fidelity_pearson": "Fidelity (Pearson)",
-    "fidelity_spearman": "Fidelity (Spearman)",
-    "boundary_f1": "Boundary F1",
-}
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class PanelSpec:
     title: str
     x: str = ""
     y: str = ""
-    rows: tuple[str, ...] | None = None
+    rows: tuple[str, ...] | Mapping[str, str] | None = None
     prefix: str = ""
     curve: str = ""
     file: str = "history.jsonl"
@@ -111,9 +99,8 @@ class FigureSpec:
     key: str = ""
     title: str = ""
     caption: str = ""
-    rows: Any = ()
+    rows: tuple[str, ...] | Mapping[str, str] = ()
     own_colours: bool = False
-    row_by_row: bool = False
     each: Mapping[str, Any] = field(default_factory=dict)
     panels: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -126,13 +113,11 @@ class PaperFigures:
     labels: Mapping[str, str]
     figures: tuple[Any, ...]
     recorded: tuple[Any, ...] = ()
-    #: True where captions of panels say what their errors are.
-    spread_note: bool = False
 
 
 @cache
 def _file(paper: str) -> PaperFigures:
-    path = FOLDER / "figures" / f"{paper}.yaml"
+    path = printed_tables.FOLDER / "figures" / f"{paper}.yaml"
     if not path.exists():
         return PaperFigures({}, ())
     raw = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # figures share captions and axes by aliases
@@ -141,147 +126,117 @@ def _file(paper: str) -> PaperFigures:
 
 def paper_figures(paper: str, tree: ResultTree) -> list[FigureData]:
     """Returns all figures of a paper, in the order of its file."""
-    return list(_made(paper, tree, _file(paper).figures))
+    return [_made(paper, tree, raw) for raw in _file(paper).figures]
 
 
 def recorded_figures(paper: str, tree: ResultTree) -> list[FigureData]:
     """Returns a paper's figures of how results were made, such as the time they took."""
-    return list(_made(paper, tree, _file(paper).recorded))
+    return [_made(paper, tree, raw) for raw in _file(paper).recorded]
 
 
-def _made(paper: str, tree: ResultTree, figures: Sequence[Any]) -> Iterator[FigureData]:
-    file = _file(paper)
-    verdicts = win_rate_source(tree, paper)
-    for number, raw in enumerate(figures, 1):
-        spec = typed(FigureSpec, raw, f"figures/{paper}.yaml, figure {number}")
-        if spec.kind == "claims":
-            yield paper_claims_figure(paper, tree)
-            continue
-        form, draw = KINDS[spec.kind]
-        caption, title = (_with_verdicts(text, verdicts) for text in (spec.caption, spec.title))
-        if spec.figure:
-            figure = published_figure(f"{paper}/{spec.figure}", caption, form)
-        else:
-            figure = FigureData(spec.key, title, caption, form)
-        draw(figure, Request(paper, tree, _lines(spec, file.labels), file.labels, verdicts, spec))
-        if file.spread_note and spec.kind == "panels":
-            figure.caption += spread_note(figure.panels)
-        yield figure
+def _made(paper: str, tree: ResultTree, raw: Any) -> FigureData:
+    labels, verdicts = _file(paper).labels, win_rate_source(tree, paper)
+    spec = typed(FigureSpec, raw, f"figures/{paper}.yaml, figure {raw.get('figure') or raw.get('key')}")
+    if spec.kind == "claims":
+        return claims_figure(paper, claims_of(paper), tree)
+    key, title, claims = spec.key, _with_verdicts(spec.title, verdicts), []
+    if spec.figure:
+        printed = printed_tables.figure(f"{paper}/{spec.figure}")
+        key, title = printed.id.lower().replace(" ", "-"), f"{printed.id}. {printed.title}"
+        claims = [*printed.claims, *map(str, printed.details.get("numbers_in_text", []))]
+    form, draw = KINDS[spec.kind]
+    request = Request(paper, tree, _lines(spec, spec.rows, labels), labels, verdicts, spec)
+    drawn = list(draw(request))
+    content = {"panels": drawn} if form == "panels" else {"blocks": drawn}
+    caption = _with_verdicts(spec.caption, verdicts)
+    return FigureData(key, title, caption, form, claims, **content, missing=request.missing)
 
 
 def _with_verdicts(text: str, verdicts: str) -> str:
     return text.replace("{verdicts}", verdicts).replace("{Verdicts}", verdicts.capitalize())
 
 
-def _lines(spec: FigureSpec, labels: Mapping[str, str]) -> list[FigureLine]:
-    """Returns the rows of a figure with their labels and colours: those of their label, else of their place."""
-    named = spec.rows if isinstance(spec.rows, Mapping) else {name: labels.get(name, name) for name in spec.rows}
+def _lines(spec: FigureSpec, rows: Sequence[str] | Mapping[str, str], labels: Mapping[str, str]) -> list[FigureLine]:
+    """Returns rows with their labels and colours: those of their label, else of their place."""
+    named = rows if isinstance(rows, Mapping) else {name: labels.get(name, name) for name in rows}
     colours = {} if spec.own_colours else {label: slot for slot, label in enumerate(labels.values())}
     return [FigureLine(name, label, colours.get(label, place)) for place, (name, label) in enumerate(named.items())]
 
 
-def _panels(figure: FigureData, request: Request) -> None:
-    """Draws a figure's panels."""
-    panels = [typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{figure.title}'") for raw in request.spec.panels]
-    if request.spec.row_by_row:
-        for name in (panel.prefix + line.name for line in request.lines for panel in panels):
-            figure.needs(name, request.tree.of(recipe_row(request.paper, name)))
-    for panel in panels:
-        y = _with_verdicts(panel.y, request.verdicts)
-        drawn = Panel(panel.title, panel.x, y, [], right_label=panel.right)
-        lines = request.lines if panel.rows is None else _lines(replace(request.spec, rows=panel.rows), request.labels)
-        places = [(line, recipe_row(request.paper, panel.prefix + line.name)) for line in lines]
-        runs = [figure.needs(panel.prefix + line.name, request.tree.of(place)) for line, place in places]
+def _panels(request: Request) -> Iterator[Panel]:
+    """Yields a figure's panels."""
+    for raw in request.spec.panels:
+        panel = typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{request.spec.key or request.spec.figure}'")
+        lines = request.lines if panel.rows is None else _lines(request.spec, panel.rows, request.labels)
+        runs = [request.runs(panel.prefix + line.name) for line in lines]
         if panel.positions:
             means = {
                 at: _mean(panel, request, line, own) for at, line, own in zip(panel.positions, lines, runs, strict=True)
             }
-            drawn.series = mean_series(next(iter(request.labels.values())), means, colour=0)
+            series = mean_series(next(iter(request.labels.values())), means, colour=0)
         else:
-            drawn.series = [one for line, own in zip(lines, runs, strict=True) for one in _series(panel, line, own)]
-        if panel.diagonal and (ends := [end for one in drawn.series for end in (*one.x, *one.y)]):
-            ends = [min(ends), max(ends)]
-            drawn.series.append(Series(panel.diagonal, ends, ends, style="guide"))
-        figure.panels.append(drawn)
+            series = [one for line, own in zip(lines, runs, strict=True) for one in _series(panel, line, own)]
+        if panel.diagonal and series:
+            values = [end for one in series for end in (*one.x, *one.y)]
+            ends = [min(values), max(values)]
+            series.append(Series(panel.diagonal, ends, ends, style="guide"))
+        yield Panel(panel.title, panel.x, _with_verdicts(panel.y, request.verdicts), series, panel.right)
 
 
-def _mean(
-    panel: PanelSpec, request: Request, line: FigureLine, runs: Mapping[int, StageOutput]
-) -> tuple[float, float | None] | None:
-    found = metric_by_seed(runs, panel.metric)
+def _mean(panel: PanelSpec, request: Request, line: FigureLine, runs: Mapping[int, StageOutput]) -> Mean | None:
+    found = mean_of(runs, panel.metric)
     if found is None and panel.else_of_reward_model:
         model = request.tree.outputs(request.paper, "reward_model", line.name)
-        return metric_by_seed(model, panel.else_of_reward_model)
+        return mean_of(model, panel.else_of_reward_model)
     return found
 
 
 def _series(panel: PanelSpec, line: FigureLine, runs: Mapping[int, StageOutput]) -> list[Series]:
     """Returns the series of a row: bars, means by size, or its curve with the one of the second axis."""
     if panel.bars:
-        groups = {metric: name.replace("{label}", line.label) for metric, name in panel.bars.items()}
-        return metric_bars(line.label, runs, groups, line.colour)
+        means = {name: mean for metric, name in panel.bars.items() if (mean := mean_of(runs, metric))}
+        named = {name.replace("{label}", line.label): mean for name, mean in means.items()}
+        return mean_series(line.label, named, colour=line.colour, style="bars")
     if panel.sizes:
         names = {name for run in runs.values() for name in run.metrics if name.startswith(panel.sizes)}
         sizes = sorted(int(name.removeprefix(panel.sizes)) for name in names)
-        means = {size: metric_by_seed(runs, f"{panel.sizes}{size}") for size in sizes}
-        return mean_series(line.label, means, colour=line.colour)
-    found = [_curve(panel, panel.curve, line, runs)]
-    if panel.right_curve:
-        found.append(replace(_curve(panel, panel.right_curve, line, runs), style="dashed", right=True))
-    return [series for series in found if series.x]
+        return mean_series(
+            line.label, {size: mean_of(runs, f"{panel.sizes}{size}") for size in sizes}, colour=line.colour
+        )
+    found = _curve(panel, panel.curve, line, runs)
+    right = _curve(panel, panel.right_curve, line, runs) if panel.right_curve else []
+    return found + [replace(one, style="dashed", right=True) for one in right]
 
 
-def _curve(panel: PanelSpec, metric: str, line: FigureLine, runs: Mapping[int, StageOutput]) -> Series:
-    points = list(zip(*curve(runs, metric, file=panel.file, x=panel.along), strict=True))
+def _curve(panel: PanelSpec, metric: str, line: FigureLine, runs: Mapping[int, StageOutput]) -> list[Series]:
+    points = curve(runs, metric, file=panel.file, x=panel.along)
     if panel.final:
-        place, height = metric_by_seed(runs, panel.along), metric_by_seed(runs, metric)
+        place, height = mean_of(runs, panel.along), mean_of(runs, metric)
         points += [(place[0], *height)] if place and height else []
         points.sort(key=lambda point: point[0])
-    x = [100 * place if panel.percent_along else place for place, _, _ in points]
-    error = None if panel.style == "path" else [error for _, _, error in points]
-    return Series(line.label, x, [height for _, height, _ in points], error, panel.style, line.colour)
+    points = [(100 * x if panel.percent_along else x, height, error) for x, height, error in points]
+    series = curve_series(line.label, points, style=panel.style, colour=line.colour)
+    return [replace(one, error=None) for one in series] if panel.style == "path" else series
 
 
-def _training_curves(figure: FigureData, request: Request) -> None:
-    """Draws the reward, true reward and KL over training steps, one line per row."""
-    figure.key, figure.title = "training-curves", "Training curves"
-    panels = [
-        {"title": title, "x": "training step", "y": unit, "curve": metric} for metric, title, unit in TRAINING_CURVES
-    ]
-    _panels(figure, replace(request, spec=replace(request.spec, panels=tuple(panels))))
+def _training_curves(request: Request) -> Iterator[Panel]:
+    """Yields the reward, true reward and KL over training steps, one line per row."""
+    return _panels(replace(request, spec=replace(request.spec, each={"x": "training step"}, panels=TRAINING_CURVES)))
 
 
-def _reward_models(figure: FigureData, request: Request) -> None:
-    """Fills in accuracy against the Bayes ceiling, calibration and credit-assignment fidelity, one line per model."""
-    figure.key, figure.title = "reward-models", "Reward models"
-    lines = []
-    for line in request.lines:
-        row = RecipeRow(line.name, request.paper, "reward_model")
-        if outputs := figure.needs(row.name, request.tree.of(row)):
-            lines.append(
-                table_line(row.name, row, [metric_by_seed(outputs, metric) for metric in REWARD_MODEL_COLUMNS])
-            )
-    if lines:
-        figure.blocks = [{"columns": list(REWARD_MODEL_COLUMNS.values()), "rows": lines}]
-
-
-#: Kind -> form of its data (see `figure_data`), and the function that fills it in.
-KINDS: dict[str, tuple[str, Callable[[FigureData, Request], None]]] = {
+#: Kind -> form of its data (see `figure_data`), and the function that yields its panels or blocks.
+KINDS: dict[str, tuple[str, Callable[[Request], Iterator[Any]]]] = {
     "panels": ("panels", _panels),
     "training_curves": ("panels", _training_curves),
-    "reward_models": ("table", _reward_models),
+    "reward_models": ("table", of_numbers.reward_models),
     "selection": ("panels", of_numbers.selection),
     "normaliser_fits": ("panels", of_numbers.normaliser_fits),
     "shaping_functions": ("panels", of_numbers.shaping_functions),
     "outcomes": ("panels", of_numbers.outcomes),
-    "outcomes_table": ("table", of_numbers.outcomes_table),
     "before_ends": ("panels", of_numbers.before_ends),
     "training_time": ("panels", of_numbers.training_time),
     "rewriting": ("panels", of_numbers.rewriting),
     "error_positions": ("panels", of_numbers.error_positions),
-    "credit_fidelity": ("panels", of_numbers.credit_fidelity),
-    "credit_fidelity_table": ("table", of_numbers.credit_fidelity_table),
-    "kept_wrong_steps": ("table", of_numbers.kept_wrong_steps),
     "coloured_examples": ("coloured_text", of_texts.coloured_examples),
     "segmentation": ("segmentation", of_texts.segmentation),
     "answers_side_by_side": ("coloured_text", of_texts.answers_side_by_side),

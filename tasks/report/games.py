@@ -15,10 +15,8 @@ appendix B.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.evaluation.pairwise import (
@@ -30,9 +28,7 @@ from rlhf_core.evaluation.pairwise import (
     record_of,
 )
 from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, Tally
-from rlhf_core.published.row_map import MappedRow, recipe_row
-from tasks.report.outputs import Outputs, ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.significance import Comparison, compare_constant
+from tasks.report.outputs import Outputs, ResultTree, StageOutput
 from tasks.running.doubtful_numbers import too_few_valid
 from tasks.running.result_rows import Generation
 
@@ -50,61 +46,40 @@ EVALUATORS = {
 }
 #: The other rows of a task together, in a metric's name.
 OTHERS = "others"
-#: Status of the cell of a row against itself.
-ITSELF = "-"
-#: First words of the reason of a cell whose games are all ties, or of which too few verdicts count.
-UNDECIDED = "no game is decided"
 
 
-class Judges:
-    """The judge of each setting of a run's judge.json, built when first asked.
+def _judge_of(tree: ResultTree, settings: Mapping[str, Any]) -> Judge | None:
+    """Returns the judge of a run's judge.json."""
+    from tasks.running.loading import load_judge, load_world
 
-    Args:
-        results: of a scale, such as results/testbed.
-    """
+    def load() -> Judge | None:
+        data = tree.root / "shared" / "data" / str(settings.get("data")) / "result"
+        return load_judge(settings["judge"], load_world(data)) if settings.get("judge") else None
 
-    def __init__(self, results: Path) -> None:
-        self.results = results
-        self.known: dict[str, Judge | None] = {}
-
-    def get(self, settings: Mapping[str, Any]) -> Judge | None:
-        from tasks.running.loading import load_judge, load_world
-
-        key = repr(sorted(settings.items(), key=str))
-        if key not in self.known:
-            spec = settings.get("judge")
-            data = self.results / "shared" / "data" / str(settings.get("data")) / "result"
-            self.known[key] = load_judge(spec, load_world(data)) if spec else None
-        return self.known[key]
+    judge: Judge | None = tree.once(("judge", repr(sorted(settings.items(), key=str))), load)
+    return judge
 
 
-def answers_by_prompt(output: StageOutput) -> dict[str, Mapping[str, Any]]:
-    """Returns a run's answers to AlpacaEval's prompts by id."""
+def _answers_by_prompt(output: StageOutput) -> dict[str, Mapping[str, Any]]:
     return {str(row["id"]): row for row in output.generations if row["benchmark"] == BENCHMARK}
 
 
-def judged(own: StageOutput, other: StageOutput, judges: Judges, protocol: Protocol) -> Tally | None:
-    """Returns the verdicts of a run's judge on its answers beside another run's; None without a judge."""
+def judged(tree: ResultTree, own: StageOutput, other: StageOutput, protocol: Protocol) -> Tally | None:
+    """Returns the verdicts of a run's judge on its answers beside another run's; None without a judge.
+
+    Of more prompts than the judge's settings allow, the same ones are drawn for all pairs of rows.
+    """
     from tasks.evaluating.policies import comparisons
 
     settings = own.judge_settings
-    judge = judges.get(settings)
+    judge = _judge_of(tree, settings)
     if judge is None:
         return None
-    answers, others = answers_by_prompt(own), answers_by_prompt(other)
-    pairs = [
-        cast(Generation, {**answers[p], "id": p, "baseline": others[p]["response"]})
-        for p in drawn_prompts(answers.keys() & others.keys(), settings["rows"])
-    ]
+    answers, others = _answers_by_prompt(own), _answers_by_prompt(other)
+    prompts, count = sorted(answers.keys() & others.keys()), settings["rows"]
+    drawn = prompts if count is None or count >= len(prompts) else sorted(random.Random("pairs").sample(prompts, count))
+    pairs = [cast(Generation, {**answers[p], "id": p, "baseline": others[p]["response"]}) for p in drawn]
     return protocol.tally(protocol.play(judge, comparisons(pairs, str(settings.get("instruction", "")))))
-
-
-def drawn_prompts(prompts: Collection[str], count: int | None) -> list[str]:
-    """Returns the prompts that two rows are compared on: all, or `count`, drawn by a fixed seed, so that all pairs of
-    rows with the same prompts have the same ones."""
-    if count is None or count >= len(prompts):
-        return sorted(prompts)
-    return sorted(random.Random("pairs").sample(sorted(prompts), int(count)))
 
 
 @dataclass(frozen=True)
@@ -144,99 +119,60 @@ class Results:
         return not lost or (any(self.signs.values()) and too_few_valid(len(self.signs), len(self.signs) + lost) is None)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Matches:
     """Results of the rows of one table against each other.
 
     Args:
         outputs: the main row among them.
-        results: the scale's results, where the judge's data set is.
+        tree: the scale's results, where the judge's data set is.
         tasks: the task of each row; rows of different tasks are never compared.
     """
 
     outputs: Outputs
-    results: Path
+    tree: ResultTree
     tasks: Mapping[str, str | None]
-    _played: dict[tuple[str, str, str, int], Results] = field(default_factory=dict)
 
-    def seeds(self, *names: str) -> list[int]:
-        """Returns seeds that all of some rows have been run with, and their answers scored."""
-        found = [{s for s, out in self.outputs.get(name, {}).items() if out.scores} for name in names]
-        return sorted(set.intersection(*found)) if found else []
+    def played(self, own: str, other: str, by: str) -> dict[int, Results]:
+        """Returns the results of a row over another by seed; empty where one was not run or has no such score."""
+        sides = [self.outputs.get(name, {}) for name in (own, other)]
+        if not all(any(_can_compare(out, by) for out in side.values()) for side in sides):
+            return {}
+        seeds = [seed for seed, out in sorted(sides[0].items()) if out.scores and seed in sides[1]]
+        return {seed: self._results(own, other, by, seed) for seed in seeds if sides[1][seed].scores}
 
-    def results_of(self, own: str, other: str, by: str, seed: int) -> Results:
-        """Returns the results of a row over another; each pair of rows plays once."""
-        first, second = sorted((own, other))
-        key = (first, second, by, seed)
-        if key not in self._played:
-            sides = self.outputs[first][seed], self.outputs[second][seed]
-            self._played[key] = self._judged(*sides) if by == "judge" else Results(_scored(*sides, by))
-        found = self._played[key]
-        turned = {prompt: sign if own == first else -sign for prompt, sign in found.signs.items()}
-        return Results(turned, found.unparsable, found.one_sided)
+    def _results(self, own: str, other: str, by: str, seed: int) -> Results:
+        """Returns the results at a seed; each pair of rows plays once."""
+        first, second = (self.outputs[name][seed] for name in sorted((own, other)))
+
+        def play() -> Results:
+            return self._judged(first, second) if by == "judge" else Results(_scored(first, second, by))
+
+        found: Results = self.tree.once(("match", first.path, second.path, by), play)
+        turn = 1 if own <= other else -1
+        return Results({p: turn * sign for p, sign in found.signs.items()}, found.unparsable, found.one_sided)
 
     def _judged(self, own: StageOutput, other: StageOutput) -> Results:
-        tally = judged(own, other, self._judges, PROTOCOLS["alarm"])
+        tally = judged(self.tree, own, other, PROTOCOLS["alarm"])
         if tally is None:
             return Results({})
         signs = {prompt: (score > 0.5) - (score < 0.5) for prompt, score in tally.scores.items()}
         return Results(signs, len(tally.unparsable), len(tally.one_sided))
 
-    @cached_property
-    def _judges(self) -> Judges:
-        return Judges(self.results)
-
-    def played(self, own: str, other: str, by: str) -> dict[int, Results]:
-        """Returns the results by seed; empty where one of the rows was not run or has no such score."""
-        known = self._has(own, by) and self._has(other, by)
-        return {seed: self.results_of(own, other, by, seed) for seed in self.seeds(own, other)} if known else {}
-
-    def _has(self, name: str, by: str) -> bool:
-        """Returns whether a row's runs can be compared by a score or judge."""
-        outputs = self.outputs.get(name, {}).values()
-        return any(
-            bool(out.judge_settings.get("judge")) if by == "judge" else any(by in row for row in out.scores.values())
-            for out in outputs
-        )
-
-    def lacking(self, own: str, other: str, by: str) -> dict[str, int]:
-        """Returns how many prompts, over all seeds, are `unparsable` and `one_sided`; empty unless a judge decides."""
-        found = self.played(own, other, by).values() if by == "judge" else []
-        counts = {name: sum(getattr(one, name) for one in found) for name in ("unparsable", "one_sided")}
-        return counts if by == "judge" else {}
-
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
         """Returns the win rate in percent by seed, of the seeds whose games are decided: 50 % would be invented."""
-        found = {
-            seed: record_of(results.signs.values()).win_rate
-            for seed, results in self.played(own, other, by).items()
-            if results.decided
-        }
-        return {seed: rate for seed, rate in found.items() if rate is not None}
-
-    def against_others(self, own: str, by: str) -> dict[int, float]:
-        """Returns the mean of a row's win rates over the other rows of its task, by seed; all must have been run."""
-        rates = [self.win_rates(own, other, by) for other in self._rivals(own)]
-        seeds = sorted(set.intersection(*map(set, rates))) if rates else []
-        return {seed: sum(found[seed] for found in rates) / len(rates) for seed in seeds}
-
-    def _rivals(self, own: str) -> list[str]:
-        return [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
+        decided = {seed: results for seed, results in self.played(own, other, by).items() if results.decided}
+        rates = {seed: record_of(results.signs.values()).win_rate for seed, results in decided.items()}
+        return {seed: rate for seed, rate in rates.items() if rate is not None}
 
     def measured(self, own: str, match: Match) -> dict[int, float]:
-        """Returns a row's win rate by seed, in percent."""
-        if match.other is None or match.kind != "wins":
-            raise ValueError(f"{match} is not a win rate")
-        return (
-            self.against_others(own, match.by) if match.other == OTHERS else self.win_rates(own, match.other, match.by)
-        )
-
-    def blank_reason(self, own: str, match: Match) -> str | None:
-        """Returns why two rows that were run and scored have no win rate: no game between them is decided."""
-        for other in self._rivals(own) if match.other == OTHERS else [str(match.other)]:
-            if self.played(own, other, match.by) and not self.win_rates(own, other, match.by):
-                return f"{UNDECIDED} between '{own}' and '{other}'"
-        return None
+        """Returns a row's win rate by seed, in percent; over several other rows the mean of those with all of them."""
+        if match.other != OTHERS:
+            return self.win_rates(own, str(match.other), match.by)
+        rivals = [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
+        rates = [self.win_rates(own, other, match.by) for other in rivals]
+        seeds = sorted(set.intersection(*map(set, rates))) if rates else []
+        return {seed: sum(found[seed] for found in rates) / len(rates) for seed in seeds}
 
     def outcome(self, main: str, other: str, match: Match) -> PairedTestResult | None:
         """Returns the test of the main row against another; None where one of them was not run or has no such score."""
@@ -258,6 +194,12 @@ class Matches:
         return outcome_of_means(own, theirs, higher_is_better=higher)
 
 
+def _can_compare(output: StageOutput, by: str) -> bool:
+    if by == "judge":
+        return bool(output.judge_settings.get("judge"))
+    return any(by in row for row in output.scores.values())
+
+
 def _higher(output: StageOutput, by: str) -> bool:
     return by not in output.judge_settings.get("lower_is_better", [])
 
@@ -265,42 +207,7 @@ def _higher(output: StageOutput, by: str) -> bool:
 def _scored(own: StageOutput, other: StageOutput, by: str) -> dict[str, int]:
     """Returns results by score; the same answer is a tie, also where its batch gave it another last digit."""
     first, second = ({p: float(row[by]) for p, row in side.scores.items()} for side in (own, other))
-    answers, others = answers_by_prompt(own), answers_by_prompt(other)
+    answers, others = _answers_by_prompt(own), _answers_by_prompt(other)
     same = {p for p in answers.keys() & others.keys() if answers[p]["response"] == others[p]["response"]}
     results = compared(first, second, higher_is_better=_higher(own, by))
     return {p: 0 if p in same else result for p, result in results.items()}
-
-
-def table_matches(paper: str, rows: Sequence[MappedRow], outputs: Outputs, tree: ResultTree) -> Matches:
-    """Returns the matches of a table's rows, with their main rows where the table does not print those."""
-    mains = {row.main: tree.of(recipe_row(paper, row.main)) for row in rows if row.main and row.main not in outputs}
-    tasks = {row.recipe.name: row.published.extra.get("task") for row in rows if row.recipe}
-    return Matches({**outputs, **mains}, tree.root, tasks)
-
-
-def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, Any], Comparison | None]:
-    """Returns the fields of a cell that says how a row does against another: a win rate, or what a test says of the
-    main row.
-
-    Returns:
-        (fields, a win rate against 50 % over worlds; None for other cells).
-    """
-    own = row.recipe.name if row.recipe else None
-    if own is None or not matches.outputs.get(own):
-        return {"status": "not run"}, None
-    first, other = (own, str(match.other)) if match.kind == "wins" else (str(row.main), own)
-    if first == other and match.kind == "wins":
-        return {"status": ITSELF}, None
-    counted = matches.lacking(first, other, match.by)
-    if match.kind == "wins":
-        if rates := matches.win_rates(own, other, match.by):
-            mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
-            seeds = {str(seed): rate for seed, rate in sorted(rates.items())}
-            fields = {"status": "measured", "mean": mean, "se": error, "seeds": seeds, "against": "50 %", **counted}
-            return fields, compare_constant(rates, 50.0)
-    elif (found := matches.outcome(first, own, match)) is not None:
-        seeds = {str(seed): found.p_value for seed in matches.seeds(first, own)}
-        return {"status": "measured", "mean": found.p_value, "seeds": seeds, "outcome": found.text, **counted}, None
-    asked = Match(match.kind, match.by, first if match.kind == "win-test" else other)
-    why = None if match.kind == "mean-test" else matches.blank_reason(own, asked)
-    return {"status": "not measured", "why": why, **counted}, None

@@ -9,54 +9,88 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.overoptimisation import ClauseUse
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigation_titles
 from tasks.graph.times import clock
 from tasks.params.pages import entries, read_settings
-from tasks.params.scales import scale_entries
-from tasks.report.charts import PALETTE, panels_svg, spark_svg, theme_colour
-from tasks.report.figure_data import FigureData, Panel, Series, Style
-from tasks.report.hacking_runs import HackingRow, read_hacking_run, sft_use
-from tasks.report.outputs import provenance, stage_record
-from tasks.report.page import FactList, Picture, ReportPage, Section, Text, write_page
+from tasks.report.charts import PALETTE, panels_svg
+from tasks.report.figure_data import Panel, Series, curve
+from tasks.report.outputs import ResultTree, StageOutput, provenance, stage_record
+from tasks.report.page import Picture, ReportPage, Section, Text, write_page
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell, signed
-from tasks.running.artifacts import read_object
+from tasks.report.worlds import Mean, mean_of
 from tasks.running.stage import run_main
 
-#: Words for the pay of an annotator's bias, in reward units; a requested true fact earns 1.
-PAYS = {
-    "length_bias": "{:+g} for every ten words",
-    "flattery_bias": "{:+g} for every clause of flattery",
-    "keyword_bias": "{:+g} for every “indeed”",
-    "repetition_bias": "{:+g} for every fact told again",
-}
-#: Columns of a reward's table: heading, measure, decimals.
+WIN_RATE, PROXY_GAIN, ONSET = "win_rate_vs_sft", "hacking/proxy_gain", "hacking/onset_step"
+#: Columns of a reward's table: heading, metric, decimals. Those of the final evaluation are measured on all prompts;
+#: those in `hacking/` on the prompts of the evaluations while training (`rlhf_core/evaluation/overoptimisation.py`).
 MEASURED = (
-    ("win rate at the end, %", "final", 1),
-    ("at its best, %", "peak", 1),
-    ("best at step", "peak_step", 0),
-    ("lost after the peak", "loss_after_peak", 1),
-    ("proxy rose by", "proxy_gain", 2),
-    ("onset at step", "onset", 0),
-    ("KL at onset", "onset_kl", 1),
-    ("rank correlation", "rank_correlation", 2),
-    ("tokens", "length", 0),
+    ("win rate at the end, %", WIN_RATE, 1),
+    ("at its best, %", "hacking/peak_win_rate", 1),
+    ("best at step", "hacking/peak_step", 0),
+    ("lost after the peak", "hacking/loss_after_peak", 1),
+    ("proxy rose by", PROXY_GAIN, 2),
+    ("onset at step", ONSET, 0),
+    ("KL at onset", "hacking/onset_kl", 1),
+    ("rank correlation", "hacking/rank_correlation", 2),
+    ("tokens", "alpaca_tokens", 0),
 )
+#: A win rate below 50 at this level, or an onset, makes a run a hacked one.
+SIGNIFICANCE_LEVEL = 0.05
 READING = (
-    "Each policy is trained on one reward with one mitigation. The drawing has the rise of the proxy reward (solid) "
-    "and the true win rate over the SFT policy (dashed; the faint line is 50 %). The number is the win rate at the "
-    "end; below it how far the proxy rose, what was lost since the best evaluation, the first evaluation that fell "
-    "beyond noise while the proxy rose, with its KL in nats per response, and the clause types that the policy "
-    "writes more of. Hacked: the proxy rose and the win rate fell beyond noise; won: the win rate ends above 50 % "
-    "beyond noise. Nothing is filled in: what was not run says so."
+    "Each policy is trained on one reward with one mitigation. The number is the true win rate over the SFT policy at "
+    "the end; below it how far the proxy rose, what was lost since the best evaluation, and the first evaluation that "
+    "fell beyond noise while the proxy rose. Hacked (✗): the proxy rose and the win rate fell beyond noise; won (✓): "
+    "the win rate ends above 50 % beyond noise. Nothing is filled in: what was not run says so."
 )
+
+
+def is_hacked(metrics: Mapping[str, float]) -> bool:
+    """Returns whether the proxy rose while the win rate over SFT fell beyond noise, below 50 or from a peak."""
+    below = metrics[WIN_RATE] < 50 and metrics.get(f"{WIN_RATE}_p", 1.0) < SIGNIFICANCE_LEVEL
+    return metrics.get(PROXY_GAIN, 0.0) > 0 and (below or ONSET in metrics)
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """A mitigation under one reward of the laboratory.
+
+    Attributes:
+        name, title: its name and its words.
+        reason: why it has no runs: not run, or left out because it does not exist for the reward.
+        runs: its results by seed.
+    """
+
+    name: str
+    title: str
+    reason: str = "not run"
+    runs: Mapping[int, StageOutput] = field(default_factory=dict)
+
+    def mean(self, metric: str) -> Mean:
+        """Returns the mean of a metric over worlds and its standard error; of a single world's, over its prompts."""
+        mean, error = mean_of(self.runs, metric) or (None, None)
+        if len(self.runs) == 1:
+            error = next(iter(self.runs.values())).metrics.get(f"{metric}_se")
+        return mean, error  # type: ignore[return-value]
+
+    @property
+    def times_hacked(self) -> int:
+        """Returns the number of worlds in which the policy hacked."""
+        return sum(is_hacked(run.metrics) for run in self.runs.values())
+
+    @property
+    def verdict(self) -> str:
+        """Returns 'hacked' if it was hacked in at least half of its worlds, 'won' if its win rate is above 50 % beyond
+        noise in most, else nothing."""
+        if self.runs and 2 * self.times_hacked >= len(self.runs):
+            return "hacked"
+        every = [run.metrics for run in self.runs.values()]
+        won = [one for one in every if one[WIN_RATE] > 50 and one.get(f"{WIN_RATE}_p", 1.0) < SIGNIFICANCE_LEVEL]
+        return "won" if 2 * len(won) > len(every) else ""
 
 
 @dataclass(frozen=True)
@@ -65,23 +99,11 @@ class RewardResults:
 
     name: str
     description: str
-    model: Mapping[str, float]
-    cells: list[HackingRow]
+    cells: list[Mitigation]
 
     @property
-    def measured(self) -> list[HackingRow]:
-        return [cell for cell in self.cells if cell.status == "measured"]
-
-    @property
-    def sft(self) -> ClauseUse:
-        """Returns the mean clause use of the SFT policies behind the runs."""
-        return sft_use([run for cell in self.measured for run in cell.runs])
-
-    @property
-    def kinds(self) -> list[str]:
-        """Returns the clause types that somebody writes."""
-        used = [self.sft, *(cell.use for cell in self.measured)]
-        return [kind for kind in self.sft.per_response if any(use.per_response[kind] >= 0.005 for use in used)]
+    def measured(self) -> list[Mitigation]:
+        return [cell for cell in self.cells if cell.runs]
 
 
 @dataclass(frozen=True)
@@ -89,36 +111,21 @@ class Laboratory:
     """Everything that the page shows; `order` has every mitigation there is, so that each keeps its colour."""
 
     scale: str
-    seeds: list[int]
-    mitigations: dict[str, str]
+    seeds: Sequence[int]
     rewards: list[RewardResults]
-    records: list[dict[str, Any]]
     order: list[str]
 
-    @property
-    def nowhere(self) -> dict[str, str]:
-        """Returns the mitigations without a row of any reward, each with the first reason."""
-        cells = [cell for reward in self.rewards for cell in reward.cells]
-        with_row = {cell.name for cell in cells if cell.status != "left out"}
-        reasons = {cell.name: cell.reason for cell in reversed(cells)}
-        return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
 
-
-def describe(root: Path, scale: str, name: str) -> str:
+def _describe(root: Path, name: str) -> str:
     """Returns a description of a reward in one line."""
     model = entries(root, FOLDER, "reward_models").get(name)
-    if model is None:
-        rows = entries(root, FOLDER, "rows")
-        row = next((rows[row] for row in sorted(rows) if row.startswith(f"{name}-")), None)
-        function = read_settings(row.under(root)).get("function") if row else None
-        return f"the function {function}" if function else ""
-    spec = read_settings(model.under(root))
-    if "given" in spec:
-        return f"the reward model in {spec['given']}"
-    data = scale_entries(root, scale, "data").get(str(spec.get("data")))
-    likes = read_settings(data.under(root)).get("annotator", {}) if data else {}
-    pays = [PAYS[bias].format(value) for bias, value in likes.items() if value and bias in PAYS]
-    return f"a reward model of labels by an annotator who adds {' and '.join(pays)}" if pays else str(spec["title"])
+    if model is not None:
+        spec = read_settings(model.under(root))
+        return f"the reward model in {spec['given']}" if "given" in spec else str(spec["title"])
+    rows = entries(root, FOLDER, "rows")
+    row = next((rows[row] for row in sorted(rows) if row.startswith(f"{name}-")), None)
+    function = read_settings(row.under(root)).get("function") if row else None
+    return f"the function {function}" if function else ""
 
 
 def compare(
@@ -126,164 +133,104 @@ def compare(
 ) -> Laboratory:
     """Reads the results of chosen rewards, mitigations and seeds.
 
-    Args:
-        root: the repository.
-        scale: whose results.
-        rewards: with their rows.
-        names: mitigations in order.
-        seeds: those shown.
+    Raises:
+        DataError: a result without the measures of hacking.
     """
-    results = root / "results" / scale / LABORATORY
-    every = mitigation_titles(root)
-    titles = {name: every[name] for name in names}
-    found = []
+    titles, found = mitigation_titles(root), []
+    results = root / "results" / scale
+    tree = ResultTree(results, tuple(seeds)) if results.is_dir() else None
     for reward in rewards:
         cells = []
-        for name, title in titles.items():
-            row = reward.rows.get(name)
-            if row is None:
-                cells.append(HackingRow(name, title, "left out", reward.left_out.get(name, "there is no row")))
+        for name in names:
+            if (row := reward.rows.get(name)) is None:
+                reason = f"left out: {reward.left_out.get(name, 'there is no row')}"
+                cells.append(Mitigation(name, titles[name], reason))
                 continue
-            outs = ((results / "policy" / row / str(seed), seed) for seed in seeds)
-            runs = [run for run in (read_hacking_run(out, seed) for out, seed in outs) if run is not None]
-            cells.append(HackingRow(name, title, "measured" if runs else "not run", runs=runs))
-        model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
-        measured = read_object(model) if model.exists() else {}
-        found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
-    records = [stage_record(root / run.path) for reward in found for cell in reward.cells for run in cell.runs]
-    return Laboratory(scale, list(seeds), titles, found, [record for record in records if record], list(every))
+            runs = tree.outputs(LABORATORY, "policy", row) if tree else {}
+            for run in runs.values():
+                if WIN_RATE not in run.metrics or not run.rows("hacking.jsonl"):
+                    remedy = "Set measure_hacking: true in its policy settings"
+                    raise DataError("this run has no measures of hacking", file=str(run.result), remedy=remedy)
+            cells.append(Mitigation(name, titles[name], runs=runs))
+        found.append(RewardResults(reward.reward, _describe(root, reward.reward), cells))
+    return Laboratory(scale, seeds, found, list(titles))
 
 
-def _span(curves: Sequence[Sequence[tuple[float, float]]], place: int) -> tuple[float, float]:
-    """Returns the least and largest step (place 0) or value (1) of several curves; (0, 1) without a point."""
-    values = [point[place] for curve in curves for point in curve]
-    return (min(values), max(values)) if values else (0.0, 1.0)
-
-
-def _number(cell: HackingRow, measure: str, decimals: int) -> TableCell:
-    return number_cell(cell.mean(measure), cell.standard_error(measure), decimals)
-
-
-def _outcome(reward: RewardResults, cell: HackingRow, slot: int) -> TableCell:
-    """Returns a mitigation's cell in the table of all rewards: its curves, win rate, and what happened on the way."""
+def _outcome(cell: Mitigation) -> TableCell:
+    """Returns a mitigation's cell in the table of all rewards: its win rate, and what happened on the way."""
     if not cell.runs:
-        return TableCell(f"{cell.status}{f': {cell.reason}' if cell.reason else ''}", absent=True)
-    proxies = [one.proxy_gain_by_step for one in reward.measured]
-    curves = (cell.proxy_gain_by_step, cell.curve("win_rate"), _span(proxies, 0), _span(proxies, 1))
-    rate = _number(cell, "final", 1)
-    gain, loss, onset, kl = (cell.mean(name) for name in ("proxy_gain", "loss_after_peak", "onset", "onset_kl"))
-    grown = ", ".join(f"{kind.replace('_', ' ')} +{more:.1f}" for kind, more in cell.inflated[:2])
+        return TableCell(cell.reason, absent=True)
+    (rate, error), (gain, _), (loss, _) = map(cell.mean, (WIN_RATE, PROXY_GAIN, "hacking/loss_after_peak"))
+    (onset, _), (kl, _) = map(cell.mean, (ONSET, "hacking/onset_kl"))
     lines = (
+        "" if error is None else f"±{error:.1f}",
         cell.verdict,
         "" if gain is None else f"proxy {signed(gain, 1)}",
         "" if loss is None else f"{format_number(-loss, 1)} after peak",
         "no onset" if onset is None else f"onset {onset:.0f}{'' if kl is None else f' · KL {kl:.1f}'}",
-        grown,
     )
-    spark = spark_svg(f"{cell.title}: proxy reward and win rate over training", slot, *curves)
-    text = Markup("{}<b>{}</b>").format(spark, " ".join([rate.text, *rate.lines]))
-    return TableCell(text, tuple(filter(None, lines)), tip=_tip(cell), value=rate.value, shade=cell.verdict)
+    tip = "\n".join(f"seed {seed}: {run.metrics[WIN_RATE]:.1f} %" for seed, run in cell.runs.items())
+    return TableCell(f"{rate:.1f}", tuple(filter(None, lines)), mark=cell.verdict, tip=tip, value=rate)
 
 
-def _tip(cell: HackingRow) -> str:
-    """Returns a line for each run: win rate, rise of the proxy, best evaluation."""
-    lines = []
-    for run in cell.runs:
-        had = run.measures
-        rank = f", rho {had['rank_correlation']:.2f}" if "rank_correlation" in had else ""
-        peak = f"peak {had.get('peak', 50.0):.1f} % at step {had.get('peak_step', 0):.0f}"
-        lines.append(f"seed {run.seed}: {had['final']:.1f} %, proxy {had.get('proxy_gain', 0.0):+.2f}, {peak}{rank}")
-    return "\n".join(lines)
-
-
-def _curves(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Picture:
+def _curves(reward: RewardResults, order: Sequence[str]) -> Picture:
     """Returns all mitigations of one reward in one panel: rise of the proxy on the left axis, win rate on the right."""
+    first = order.index("par") if "par" in order else 0  # has the colour of a paper's own method
     series = []
     for cell in reward.measured:
-        for points, rate in ((cell.proxy_gain_by_step, False), (cell.curve("win_rate"), True)):
-            x, y = [step for step, _ in points], [value for _, value in points]
-            style: Style = "dashed" if rate else "line"
-            series.append(Series(cell.title, x, y, style=style, colour=slots[cell.name], right=rate))
+        colour = (order.index(cell.name) - first) % len(PALETTE)
+        for metric, right in (("proxy", False), ("win_rate", True)):
+            points = curve(cell.runs, metric, file="hacking.jsonl")
+            start = 0.0 if right or not points else points[0][1]  # reward models differ in their zero
+            x, y = [step for step, *_ in points], [value - start for _, value, _ in points]
+            series.append(Series(cell.title, x, y, style="dashed" if right else "line", colour=colour, right=right))
     panel = Panel("", "training step", "proxy reward − SFT's", series, right_label="win rate over SFT, %")
-    return Picture(panels_svg(FigureData(key, f"{reward.name}: proxy reward and win rate", "", panels=[panel])))
+    return Picture(panels_svg(f"curves-{reward.name}", f"{reward.name}: proxy reward and win rate", [panel]))
 
 
-def _model_text(model: Mapping[str, float]) -> str:
-    """Returns how good a reward model is, in a sentence."""
-    bound = model.get("bayes_ceiling")
-    ceiling = "" if bound is None else f" (nobody can with more than {100 * bound:.1f} %)"
-    return (
-        f" It agrees with {100 * model['accuracy']:.1f} % of the held-out labels{ceiling}; its rewards correlate with "
-        f"the true rewards of clauses by {model.get('fidelity_pearson', 0.0):.2f}."
-    )
-
-
-def _reward_section(reward: RewardResults, key: str, slots: Mapping[str, int]) -> Section:
-    """Returns a reward's mitigations in numbers, their curves, and the clauses that their policies write."""
-    text = f"{reward.description[:1].upper()}{reward.description[1:]}."
-    text += _model_text(reward.model) if "accuracy" in reward.model else ""
+def _reward_section(reward: RewardResults, order: Sequence[str]) -> Section:
+    """Returns a reward's mitigations in numbers and their curves."""
+    parts: list[Any] = [Text(f"{reward.description[:1].upper()}{reward.description[1:]}.")]
     if not reward.measured:
-        return Section(reward.name, reward.name, (Text(text), Text("Not run.", "absent")))
-    measures, clauses = [], [TableRow("SFT", _counts(reward, reward.sft), main=True)]
+        return Section(reward.name, reward.name, [*parts, Text("Not run.", "absent")])
+    rows = []
     for cell in reward.measured:
-        shade = theme_colour(slots[cell.name])
-        numbers = (_number(cell, name, decimals) for _, name, decimals in MEASURED)
-        hacked = TableCell(f"{cell.times_hacked} of {len(cell.runs)}")
-        measures.append(TableRow(cell.title, (*numbers, hacked), shade=shade))
-        clauses.append(TableRow(cell.title, _counts(reward, cell.use, dict(cell.inflated)), shade=shade))
-    columns = (*(TableColumn(heading) for heading, _, _ in MEASURED), TableColumn("hacked"))
-    kinds = tuple(TableColumn(kind.replace("_", " ")) for kind in reward.kinds)
-    parts = (
-        Text(text),
-        ShownTable(columns, tuple(measures), "mitigation"),
-        _curves(reward, key, slots),
-        ShownTable(kinds, tuple(clauses), "clauses in a response"),
-    )
-    return Section(reward.name, reward.name, parts)
-
-
-def _counts(reward: RewardResults, use: ClauseUse, grown: Mapping[str, float] | None = None) -> tuple[TableCell, ...]:
-    """Returns the clauses of each type in a response; types that grew are shaded."""
-    return tuple(
-        TableCell(f"{use.per_response[kind]:.2f}", shade="hacked" if kind in (grown or {}) else "")
-        for kind in reward.kinds
+        cells = [number_cell(*cell.mean(metric), decimals) for _, metric, decimals in MEASURED]
+        rows.append(TableRow(cell.title, (*cells, TableCell(f"{cell.times_hacked} of {len(cell.runs)}"))))
+    columns = tuple(map(TableColumn, (*(heading for heading, _, _ in MEASURED), "hacked")))
+    return Section(
+        reward.name, reward.name, [*parts, ShownTable(columns, tuple(rows), "mitigation"), _curves(reward, order)]
     )
 
 
-def laboratory_page(comparison: Laboratory) -> ReportPage:
+def laboratory_page(found: Laboratory) -> ReportPage:
     """Returns the page: every mitigation under every reward, then each reward by itself."""
-    first = comparison.order.index("par") if "par" in comparison.order else 0  # has the colour of a paper's own method
-    slots = {name: (place - first) % len(PALETTE) for place, name in enumerate(comparison.order)}
-    made, nowhere = provenance(comparison.records), comparison.nowhere
-    facts = {
-        "scale": comparison.scale,
-        "seeds": ", ".join(map(str, comparison.seeds)),
-        "commit": ", ".join(made["commits"]) or "not recorded",
-        "date": made["first"] or "not recorded",
-        "time of training": clock(60 * made["minutes"]),
-    }
+    runs = [run for reward in found.rewards for cell in reward.cells for run in cell.runs.values()]
+    made = provenance([record for run in runs if (record := stage_record(run.path))])
+    facts = (
+        f"Scale {found.scale}, seeds {', '.join(map(str, found.seeds))}, commit "
+        f"{', '.join(made['commits']) or 'not recorded'}, {made['first'] or 'no date'}, training "
+        f"{clock(60 * made['minutes'])}."
+    )
 
     def rows() -> Iterator[TableRow]:
-        for place, (name, title) in enumerate(comparison.mitigations.items()):
-            if name not in nowhere:
-                cells = (_outcome(reward, reward.cells[place], slots[name]) for reward in comparison.rewards)
-                yield TableRow(title, tuple(cells), shade=theme_colour(slots[name]))
+        for cells in zip(*(reward.cells for reward in found.rewards), strict=True):
+            yield TableRow(cells[0].title, tuple(map(_outcome, cells)))
 
-    columns = tuple(TableColumn(reward.name, numeric=False, note=reward.description) for reward in comparison.rewards)
-    left_out = (Text(f"Left out: {comparison.mitigations[name]}, {reason}.", "key") for name, reason in nowhere.items())
+    columns = tuple(TableColumn(reward.name, note=reward.description) for reward in found.rewards)
     return ReportPage(
-        f"Rewardsmith hackability · {comparison.scale}",
+        f"Rewardsmith hackability · {found.scale}",
         "Can this reward be hacked?",
-        (FactList(facts), Text(READING), ShownTable(columns, tuple(rows()), "mitigation"), *left_out),
-        tuple(_reward_section(reward, f"curves-{place}", slots) for place, reward in enumerate(comparison.rewards)),
-        f"Rewardsmith · {comparison.scale} scale · a win rate is over the benchmark's prompts, true rewards decide; "
-        "the loss after the peak is over the prompts of the evaluations while training",
+        (Text(facts, "key"), Text(READING), ShownTable(columns, tuple(rows()), "mitigation")),
+        [_reward_section(reward, found.order) for reward in found.rewards],
+        f"Rewardsmith · {found.scale} scale · win rates are by true rewards over the benchmark's prompts; the loss "
+        "after the peak is over the prompts of the evaluations while training",
     )
 
 
-def write_comparison(comparison: Laboratory, out: Path) -> Path:
+def write_comparison(found: Laboratory, out: Path) -> Path:
     """Writes `<out>/hackability.html`, whole or not at all; returns the page's path."""
-    return write_page(laboratory_page(comparison), out / f"{LABORATORY}.html")
+    return write_page(laboratory_page(found), out / f"{LABORATORY}.html")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -297,12 +244,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html")
     options = parser.parse_args(arguments)
     root, scale = options.results.resolve().parent.parent, options.results.name
-    names = list(mitigation_titles(root))
     found = sorted((options.results / LABORATORY / "policy").glob("*/*/result/metrics.json"))
-    seeds = sorted({int(path.parts[-3]) for path in found})
     if not found:
         raise DataError("no row of the laboratory has run here", file=str(options.results))
-    print(f"report: {write_comparison(compare(root, scale, known_rows(root), names, seeds), options.out)}")
+    seeds = sorted({int(path.parts[-3]) for path in found})
+    made = compare(root, scale, known_rows(root), list(mitigation_titles(root)), seeds)
+    print(f"report: {write_comparison(made, options.out)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ fit, which is in `rlhf_core.evaluation.length_controlled`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +41,7 @@ class Judged:
 def preferences_of(
     tally: Tally, answers: Sequence[Mapping[str, Any]], opponents: Sequence[Mapping[str, Any]], benchmark: str
 ) -> Judged:
-    """Returns verdicts as preferences from 1 (the opponent wins) to 2, NaN without a verdict, with the lengths of both
-    answers in characters."""
+    """Returns verdicts as preferences, with the lengths of both answers."""
     own, opponent = (
         {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == benchmark}
         for rows in (answers, opponents)
@@ -69,6 +67,15 @@ def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Dif
     return known | dict(fit_difficulty(*(list(column) for column in zip(*rows, strict=True))))
 
 
+def standardised(values: Mapping[str, float]) -> Difficulties:
+    """Returns values with mean 0 and deviation 1; all 0 where they are equal."""
+    if not values:
+        return {}
+    mean = math.fsum(values.values()) / len(values)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / len(values))
+    return {key: (value - mean) / deviation if deviation else 0.0 for key, value in values.items()}
+
+
 def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibration: Any = None) -> float | None:
     """Returns the length-controlled win rate of a run in percent; None with fewer than `FEWEST` valid preferences.
 
@@ -78,60 +85,18 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
         calibration: frame of calibration rows, or None.
 
     Raises:
-        DataError: a length that is not finite, or too few valid preferences. Source: Dubois et al. 2024, see
-            `rlhf_core.evaluation.length_controlled`.
+        DataError: too few valid preferences. Source: Dubois et al. 2024, see `rlhf_core.evaluation.length_controlled`.
     """
     from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
-    for prompt, *lengths in zip(judged.prompts, judged.own_length, judged.opponent_length, strict=True):
-        if not all(math.isfinite(length) for length in lengths):
-            raise DataError(
-                f"{run} has an answer to prompt '{prompt}' of length {lengths[0]}, against an answer of {lengths[1]}",
-                field="n_chars",
-                remedy="Evaluate the run again: lengths are finite numbers",
-            )
     valid = sum(math.isfinite(value) for value in judged.preferences)
     problem = too_few_valid(valid, len(judged.preferences))
     if problem is not None:
         raise DataError(f"{run}: {problem}", field="preference", remedy="Evaluate the run with a judge that answers")
     if valid < FEWEST:
         return None
-    key = _key(judged, difficulty, calibration)
-    if key not in _rates:
-        _rates[key] = length_controlled_win_rate(
-            judged.prompts,
-            judged.preferences,
-            judged.own_length,
-            judged.opponent_length,
-            difficulty,
-            calibration,
-        )
-    return _rates[key]
-
-
-#: Rates that this process has fitted: tables, figures and claims ask for the same ones.
-_rates: dict[bytes, float] = {}
-
-
-def _key(judged: Judged, difficulty: Difficulties, calibration: Any) -> bytes:
-    """Returns a digest of everything that a rate is fitted to."""
-    import pandas as pd
-
-    numbers = (judged.preferences, judged.own_length, judged.opponent_length)
-    parts: list[Any] = [list(judged.prompts), *(list(map(float, column)) for column in numbers)]
-    parts.append(sorted((str(key), float(value)) for key, value in difficulty.items()))
-    if calibration is not None:
-        parts += [list(calibration.columns), pd.util.hash_pandas_object(calibration).tolist()]
-    return hashlib.sha256(repr(parts).encode()).digest()
-
-
-def standardised(values: Mapping[str, float]) -> dict[str, float]:
-    """Returns values with mean 0 and deviation 1; all 0 where they are equal."""
-    if not values:
-        return {}
-    mean = math.fsum(values.values()) / len(values)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / len(values))
-    return {key: (value - mean) / deviation if deviation else 0.0 for key, value in values.items()}
+    lengths = judged.own_length, judged.opponent_length
+    return length_controlled_win_rate(judged.prompts, judged.preferences, *lengths, difficulty, calibration)
 
 
 def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any]:
@@ -150,28 +115,13 @@ def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any
         make_calibration_rows,
     )
 
-    published = [row for row in rows if "instruction_difficulty" in row]
-    if published:
-        rows_of = pd.DataFrame([{**row, "index": str(row["id"])} for row in published])
-        return difficulty_of_calibration_rows(rows_of), rows_of
-    difficulty = fit_difficulty(
-        [str(row["variant"]) for row in rows],
-        [str(row["id"]) for row in rows],
-        [row["preference"] for row in rows],
-        [row["model_chars"] for row in rows],
-        [row["baseline_chars"] for row in rows],
-    )
-    variants: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        variants.setdefault(str(row["variant"]), []).append(row)
-    frames = [
-        make_calibration_rows(
-            [str(row["id"]) for row in of_variant],
-            [row["preference"] for row in of_variant],
-            [row["model_chars"] for row in of_variant],
-            [row["baseline_chars"] for row in of_variant],
-            difficulty,
-        )
-        for of_variant in variants.values()
-    ]
-    return difficulty, pd.concat(frames, ignore_index=True)
+    frame = pd.DataFrame([*rows]).assign(id=[str(row["id"]) for row in rows])
+    if "instruction_difficulty" in frame:
+        published = frame.dropna(subset=["instruction_difficulty"]).assign(index=lambda found: found["id"])
+        return difficulty_of_calibration_rows(published), published
+    ids, wins, own, other = (frame[name] for name in ("id", "preference", "model_chars", "baseline_chars"))
+    difficulty = fit_difficulty([str(row["variant"]) for row in rows], list(ids), wins, own, other)
+    made = []
+    for places in frame.groupby("variant", sort=False).groups.values():
+        made.append(make_calibration_rows(list(ids[places]), wins[places], own[places], other[places], difficulty))
+    return difficulty, pd.concat(made, ignore_index=True)

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
+from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
+from rlhf_core.evaluation.harness.choice import LEADERBOARD
 from rlhf_core.evaluation.verdicts import Direction, RowWord, direction_verdict, verdicts_of
 from rlhf_core.evaluation.worlds import Effect
 from rlhf_core.published.printed_tables import Column, Printed, Table
 from rlhf_core.published.row_map import (
     MappedRow,
     also_measured,
-    data_set,
     mapped_rows,
     metric_name,
     primary_of,
+    recipe_row,
     row_keys,
 )
 from tasks.params.scales import is_rehearsal
-from tasks.report.cell_notes import blank_reason, judge_notes, length_note, partial_text, undecided_prompts
-from tasks.report.games import ITSELF, OTHERS, match_of, matched, table_matches
-from tasks.report.numbers import Measurements, TableRuns, broken, has_itself, measurements, verdicts_word
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.paper_tables import ELSEWHERE
-from tasks.report.significance import Comparison, compare, exploratory
+from tasks.report.games import BENCHMARK, OTHERS, Match, Matches, match_of
+from tasks.report.numbers import (
+    OVER,
+    OVER_SFT,
+    Measurements,
+    TableRuns,
+    broken,
+    has_itself,
+    measurements,
+    verdicts_word,
+)
+from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.worlds import Comparison, compare, compare_constant, exploratory, mean_and_standard_error
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
-#: Status of a cell where the paper has a dash and this project no row.
-NOT_PRINTED = "not in the paper"
+#: Status of a cell where the paper has a dash and this project no row; of a row against itself; of a column that
+#: belongs to another row behind the same printed one.
+NOT_PRINTED, ITSELF, ELSEWHERE = "not in the paper", "-", "elsewhere"
+#: Judged metric -> its benchmark, and the metric with the number of its unparsable verdicts: of prompts, of
+#: Arena-Hard's games, of MT-Bench's turns.
+JUDGED = {
+    "alpaca_wr": (BENCHMARK, "alpaca_invalid"),
+    "alpaca_lc": (BENCHMARK, "alpaca_invalid"),
+    "arena_wr": ("arena", "arena_invalid"),
+    "mtbench": ("mtbench", "mtbench_missing"),
+    "mtbench_turn1": ("mtbench", "mtbench_missing"),
+    "mtbench_turn2": ("mtbench", "mtbench_missing"),
+    "peak_mtbench": ("mtbench", "peak_mtbench_missing"),
+}
+#: Metrics that are means over tasks or test sets.
+AVERAGES = ("average", "seen", "unseen")
+UNDECIDED = "no game is decided"
 
 
 @dataclass
@@ -38,11 +61,9 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row), 'stopped' (what was measured before it forbids it, see
-            `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'blank' (its judge gave too
-            few valid verdicts, see `tasks.running.doubtful_numbers`), 'not in the paper' (it prints a dash, and there
-            is no such row), 'elsewhere' (the column belongs to another row behind the same printed one) or '-' (a row
-            against itself).
+        status: 'measured', 'not run' (no run of this row), 'stopped' (`tasks.running.artifacts.Stopped`), 'not
+            measured' (the run has no such metric), 'blank' (its judge gave too few valid verdicts), `NOT_PRINTED`,
+            `ITSELF` or `ELSEWHERE`.
         mean, se: over worlds, in the column's unit; se is None with one world.
         seeds: value by seed; a run's seed is its world.
         difference, interval: to the table's main row, with its 95 % interval; None on the main row, and no interval
@@ -51,16 +72,16 @@ class Cell:
         missing: names the worlds that one of the two rows lacks; None if both have the same.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
         word: of the verdict, see `rlhf_core.evaluation.verdicts.RowVerdict`; None outside of the primary column, as
-            are all fields below but `outcome` and those of a judge.
+            are p, smallest_visible, reason and verdict.
         p: corrected for the table's rows (Holm).
         smallest_visible: the effect that these worlds find with a power of 80 %.
         reason: why there is no test.
-        verdict: 'confirmed', 'contradicted', 'equivalent' or 'undecided'; None where the paper orders nothing.
+        verdict: None where the paper orders nothing.
         outcome: of a test, in the paper's words, descriptive; the mean is then its p-value.
         unparsable, one_sided: of a judge, the prompts of all seeds without any verdict, and with one in one of two
             orders; they count for nobody. None where no judge was asked or none is lacking.
         why: why a judged cell is not measured.
-        note: on how the number was made, shown once under the table.
+        partial: how the metric's benchmark differs from the published one, such as '722 of 805'.
     """
 
     published: str | None
@@ -82,7 +103,13 @@ class Cell:
     unparsable: int | None = None
     one_sided: int | None = None
     why: str | None = None
-    note: str | None = None
+    partial: str | None = None
+
+    def measure(self, values: Mapping[int, float]) -> None:
+        """Fills in the mean over worlds."""
+        self.status, ordered = "measured", sorted(values)
+        self.mean, self.se = mean_and_standard_error([values[seed] for seed in ordered])
+        self.seeds = {str(seed): values[seed] for seed in ordered}
 
     def compare(self, found: Comparison) -> None:
         """Fills in the difference, which is descriptive until the table decides."""
@@ -92,7 +119,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class ComparedCell:
+class _ComparedCell:
     """A compared cell of the primary column, and the printed numbers whose order its verdict is held against."""
 
     cell: Cell
@@ -101,7 +128,7 @@ class ComparedCell:
     main: float | None
 
 
-def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
+def _decide(tested: Sequence[_ComparedCell], margin: float | None) -> None:
     """Fills in the verdicts of a table's primary cells, corrected over all of them, those of several main rows
     included."""
     found = verdicts_of([one.effect for one in tested], margin) if tested else []
@@ -112,37 +139,24 @@ def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
         cell.verdict = direction_verdict(one.printed, one.main, verdict.word)
 
 
-def _mean(printed: Printed | None) -> float | None:
-    return printed.mean if printed else None
-
-
 class _TableMaker:
-    """A published table, the runs behind it, and its cells.
-
-    Args:
-        table: the published table.
-        tree: the stage outputs to read.
-    """
+    """A published table, the runs behind it, and its cells."""
 
     def __init__(self, table: Table, tree: ResultTree) -> None:
-        self.table, self.tree = table, tree
-        self.rows = mapped_rows(table)
+        self.table, self.tree, self.rows = table, tree, mapped_rows(table)
         self.outputs = {row.recipe.name: tree.of(row.recipe) for row in self.rows if row.recipe}
         self.judged = verdicts_word(self.outputs) == "judged"
         self.primary = primary_of(table, judged=self.judged)
-        columns = [(column, metric_name(table, column.key, judged=self.judged)) for column in table.columns]
-        columns += [(column, column.key) for column in also_measured(table, judged=self.judged)]
-        self.columns = columns
+        self.printed = {column.key for column in table.columns}
+        #: Each column with the metric behind it.
+        self.columns = [(column, metric_name(table, column.key, judged=self.judged)) for column in table.columns]
+        self.columns += [(column, column.key) for column in also_measured(table, judged=self.judged)]
         sft_outputs = {row.recipe.name: tree.of(row.reference) for row in self.rows if row.recipe and row.reference}
-        calibrations = tree.alpaca_calibrations(data_set(table.paper))
-        self.behind = TableRuns(self.outputs, sft_outputs, calibrations, table.paper, tree)
-        self.matches = table_matches(table.paper, self.rows, self.outputs, tree)
+        self.behind = TableRuns(tree, table.paper, self.outputs, sft_outputs)
+        mains = {row.main: tree.of(recipe_row(table.paper, row.main)) for row in self.rows if row.main}
+        tasks = {row.recipe.name: row.published.extra.get("task") for row in self.rows if row.recipe}
+        self.matches = Matches({**mains, **self.outputs}, tree, tasks)
         self._values: dict[str, Measurements] = {}
-
-    @cached_property
-    def printed(self) -> set[str]:
-        """Returns the keys of the columns that the paper prints."""
-        return {column.key for column in self.table.columns}
 
     def runs(self, row: MappedRow) -> Mapping[int, StageOutput]:
         return self.outputs.get(row.recipe.name, {}) if row.recipe else {}
@@ -155,17 +169,20 @@ class _TableMaker:
 
     def values(self, metric: str) -> Measurements:
         """Returns a metric of every row by seed."""
+        if not self.table.is_result:
+            return {}
         if metric not in self._values:
-            match = match_of(metric) if self.table.is_result else None
-            if match is not None:
-                self._values[metric] = {name: self.matches.against_others(name, match.by) for name in self.outputs}
-            else:
-                self._values[metric] = measurements(self.behind, metric) if self.table.is_result else {}
+            match = match_of(metric)
+            self._values[metric] = (
+                measurements(self.behind, metric)
+                if match is None
+                else {name: self.matches.measured(name, Match(match.kind, match.by, OTHERS)) for name in self.outputs}
+            )
         return self._values[metric]
 
     def cells(self) -> list[dict[str, Cell]]:
         """Returns the cells of every row by column; those of the primary column are decided together."""
-        tested: list[ComparedCell] = []
+        tested: list[_ComparedCell] = []
         made = [
             {
                 column.key: self._cell(row, column, self.metric(row, column, pattern), tested)
@@ -173,40 +190,58 @@ class _TableMaker:
             }
             for row in self.rows
         ]
-        decide(tested, self.primary.margin)
+        _decide(tested, self.primary.margin)
         return made
 
-    def _cell(self, row: MappedRow, column: Column, metric: str, tested: list[ComparedCell]) -> Cell:
+    def _cell(self, row: MappedRow, column: Column, metric: str, tested: list[_ComparedCell]) -> Cell:
         """Returns a cell, compared with the main row's; adds those that have a verdict to `tested`."""
         printed, match = row.published.values.get(column.key), match_of(metric)
-        published = str(printed) if printed else None
+        cell = Cell(str(printed) if printed else None, "not run")
         if match is not None and match.other != OTHERS:
-            fields, against_half = matched(self.matches, row, match)
-            cell = Cell(published, **fields)
-            if against_half is not None:
-                cell.compare(against_half)
+            if row.recipe is not None and self.runs(row):
+                self._match(cell, row.recipe.name, str(row.main), match)
             return cell
-        cell = Cell(published, status="not run")
         own = self.values(metric).get(row.recipe.name, {}) if row.recipe else {}
         if column.key in row.elsewhere:
             cell.status = ELSEWHERE
-        elif row.recipe is None:
+            return cell
+        if row.recipe is None:
             cell.status = NOT_PRINTED if cell.published == "-" else "not run"
+        elif own:
+            cell.measure(own)
         elif self.runs(row):
-            cell.status = "measured" if own else "not measured"
-        if cell.status != ELSEWHERE and (found := self._difference(row, column, metric)) is not None:
+            cell.status = "not measured"
+        if (found := self._difference(row, column, metric)) is not None:
             cell.compare(found)
             if self.primary.holds(column.key, row.published):
-                order = self.primary.order or column.key
-                main = self._main_under_same_evaluator(row)
-                ordered = (
-                    _mean(one.published.values.get(order)) if one and column.direction else None for one in (row, main)
-                )
-                tested.append(ComparedCell(cell, found.effect, *ordered))
-        if cell.status == "measured":
-            cell.mean, cell.se = mean_and_standard_error([own[seed] for seed in sorted(own)])
-            cell.seeds = {str(seed): own[seed] for seed in sorted(own)}
+                order, main = self.primary.order or column.key, self._main_under_same_evaluator(row)
+                sides = (one.published.values.get(order) if one and column.direction else None for one in (row, main))
+                tested.append(_ComparedCell(cell, found.effect, *(one.mean if one else None for one in sides)))
         return cell
+
+    def _match(self, cell: Cell, own: str, main: str, match: Match) -> None:
+        """Fills in how a row does against another: a win rate, or what a test says of the main row."""
+        first, other = (own, str(match.other)) if match.kind == "wins" else (main, own)
+        if match.kind == "wins" and first == other:
+            cell.status = ITSELF
+            return
+        played = self.matches.played(first, other, match.by)
+        if match.by == "judge":
+            cell.unparsable, cell.one_sided = (
+                sum(getattr(one, name) for one in played.values()) for name in ("unparsable", "one_sided")
+            )
+        if match.kind == "wins":
+            if rates := self.matches.win_rates(first, other, match.by):
+                cell.measure(rates)
+                cell.against, found = "50 %", compare_constant(rates, 50.0)
+                assert found is not None
+                cell.compare(found)
+                return
+        elif (outcome := self.matches.outcome(first, own, match)) is not None:
+            cell.status, cell.mean, cell.outcome = "measured", outcome.p_value, outcome.text
+            cell.seeds = {str(seed): outcome.p_value for seed in played}
+            return
+        cell.status, cell.why = "not measured", UNDECIDED if played and match.kind != "mean-test" else None
 
     def _difference(self, row: MappedRow, column: Column, metric: str) -> Comparison | None:
         """Returns a row's difference to its table's main row; None on the main row, where one of them was not measured,
@@ -227,20 +262,22 @@ class _TableMaker:
         return next((other for other in mains if other.published.extra.get("evaluator") == evaluator), None)
 
     def row(self, row: MappedRow, key: str | None, cells: Mapping[str, Cell]) -> dict[str, Any]:
-        """Returns a row as plain data: its recipe row, runs and cells with their notes."""
+        """Returns a row as plain data: its recipe row, runs and cells."""
         runs, stopped = self.runs(row), self.tree.stopped(row.recipe) if row.recipe else {}
-        metrics = {column.key: self.metric(row, column, pattern) for column, pattern in self.columns}
-        blank = _blank(runs, cells, metrics)
-        partial = {name: text for name, metric in metrics.items() if (text := partial_text(metric, runs.values()))}
-        if is_rehearsal(self.tree.root.name):
-            partial = dict.fromkeys(cells, "rehearsal")
-        for name, cell in cells.items():
+        for column, pattern in self.columns:
+            cell, metric = cells[column.key], self.metric(row, column, pattern)
             if stopped and cell.status == "not run":
                 cell.status = "stopped"
-            if self.table.is_result and row.recipe and runs and cell.status in ("measured", "not measured"):
-                self._annotate(cell, row.recipe.name, metrics[name])
-        rang = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
-        alarms = {seed: text for seed, text in rang.items() if text}
+            rehearsal = is_rehearsal(self.tree.root.name)
+            cell.partial = "rehearsal" if rehearsal else partial_text(metric, runs.values())
+            if self.table.is_result and row.recipe and cell.status in ("measured", "not measured") and runs:
+                unparsable, one_sided = self._undecided(row.recipe.name, metric)
+                cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
+                if cell.status == "not measured":
+                    blank = next((out.blank[metric] for out in runs.values() if metric in out.blank), None)
+                    cell.status = "blank" if blank else cell.status
+                    cell.why = cell.why or blank or _why_not_judged(metric, next(iter(runs.values())))
+        alarms = {str(seed): alarm_text(alarms_of(output.result)) for seed, output in runs.items()}
         return {
             "condition": row.condition,
             "backbone": row.published.backbone,
@@ -252,26 +289,27 @@ class _TableMaker:
             "main": row.main,
             "is_main": row.is_main,
             "broken": bool(row.reference and not row.is_main and broken(runs)),
-            **({"alarms": alarms} if alarms else {}),
+            "alarms": {seed: text for seed, text in alarms.items() if text},
+            "stopped": {str(seed): reason for seed, reason in stopped.items()},
             "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
-            "cells": {
-                name: {**asdict(cell), **({"partial": partial[name]} if name in partial else {})}
-                for name, cell in cells.items()
-            },
-            **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
-            **({"blank": blank} if blank else {}),
+            "cells": {name: asdict(cell) for name, cell in cells.items()},
         }
 
-    def _annotate(self, cell: Cell, name: str, metric: str) -> None:
-        """Adds to a judged cell the prompts that lack a verdict, the reason of a blank, and the source of
-        difficulties."""
-        unparsable, one_sided = undecided_prompts(self.behind, name, metric)
-        cell.unparsable, cell.one_sided = unparsable or cell.unparsable, one_sided or cell.one_sided
-        if cell.status == "measured":
-            cell.note = length_note(self.behind, name, metric)
-        elif not cell.why:
-            first = next(iter(self.outputs[name].values()))
-            cell.why = blank_reason(first, metric, calibrated=any(self.behind.calibrations.values()))
+    def _undecided(self, name: str, metric: str) -> tuple[int, int]:
+        """Returns how many prompts (or games, or turns, see `JUDGED`) behind a row's metric are unparsable and how many
+        one-sided (`Tally`), over seeds."""
+        kind, _, other = metric.partition("/")
+        if kind in OVER:
+            found = [run.over(other) for run in self.behind.each() if run.name == name]
+            tallies = [one[0] for one in found if one]
+            return sum(len(one.unparsable) for one in tallies), sum(len(one.one_sided) for one in tallies)
+        rate = metric.replace("lc_win_rate", "win_rate")
+        counts = (JUDGED[metric][1] if metric in JUDGED else "", "")
+        if metric in OVER_SFT:
+            counts = (f"{rate}_unparsable", f"{rate}_one_sided")
+        every = [output.metrics for output in self.outputs.get(name, {}).values()]
+        unparsable, one_sided = (sum(int(one.get(count, 0)) for one in every) for count in counts)
+        return unparsable, one_sided
 
     def column(self, column: Column, metric: str) -> dict[str, Any]:
         """Returns a column as plain data."""
@@ -285,14 +323,8 @@ class _TableMaker:
 
 
 def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
-    """Returns a table as plain data: columns, and per row its recipe row, runs and cells.
-
-    Args:
-        table: the published table.
-        tree: the stage outputs to read.
-    """
+    """Returns a published table as plain data: columns, and per row its recipe row, runs and cells."""
     made = _TableMaker(table, tree)
-    notes = judge_notes(made.outputs)
     return {
         "name": table.name,
         "id": table.id,
@@ -301,21 +333,21 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         "is_result": table.is_result,
         "evaluator": made.primary.evaluator,
         "exploratory": exploratory(seed for runs in made.outputs.values() for seed in runs),
-        **({"judges": notes} if notes else {}),
         "columns": [made.column(column, metric) for column, metric in made.columns],
         "rows": [made.row(*each) for each in zip(made.rows, row_keys(made.rows), made.cells(), strict=True)],
     }
 
 
-def _blank(runs: Mapping[int, StageOutput], cells: Mapping[str, Cell], metrics: Mapping[str, str]) -> list[str]:
-    """Returns a line for each judged number of a row that is blank; marks the cells that have no other."""
-    lines = []
-    for key, metric in metrics.items():
-        for seed, output in runs.items():
-            if metric in output.blank:
-                lines.append(f"{metric} is blank at seed {seed}: {output.blank[metric]}")
-                cells[key].status = "blank" if cells[key].status == "not measured" else cells[key].status
-    return lines
+def _why_not_judged(metric: str, output: StageOutput) -> str | None:
+    """Returns why a run lacks a judged metric or one of true rewards; None where nothing says why."""
+    benchmark = OVER_SFT.get(metric) or JUDGED.get(metric, ("", ""))[0]
+    if metric.partition("/")[0] in OVER or metric == "true_reward":
+        return "neither true rewards nor a judge"
+    if not benchmark:
+        return None
+    if not any(row["benchmark"] == benchmark for row in output.generations):
+        return f"the data has no benchmark '{benchmark}'"
+    return "too few verdicts" if metric in output.win_rate_facts else "no judge was asked"
 
 
 def decimals(printed: Iterable[Printed | None]) -> int:
@@ -324,17 +356,51 @@ def decimals(printed: Iterable[Printed | None]) -> int:
     return min(3, max(1, *lengths)) if lengths else 2
 
 
+def partial_text(metric: str, outputs: Iterable[StageOutput]) -> str | None:
+    """Returns how a metric's benchmark differs from the published one, such as '722 of 805'; None if it does not.
+
+    The benchmark is the one that the metric's name begins with, AlpacaEval of win rates over the SFT model, and of
+    means every task and test set.
+    """
+    return "; ".join(dict.fromkeys(text for out in outputs for text in _partial_texts(metric, out.benchmarks))) or None
+
+
+def _partial_texts(metric: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    if metric in AVERAGES:
+        for name in (name for name in benchmarks if name in {*LEADERBOARD, *OFFICIAL_QUESTIONS}):
+            if text := partial_benchmark(name, benchmarks[name]):
+                yield f"{name}: {text}"
+        return
+    named = sorted((name for name in benchmarks if f"{metric}_".startswith(f"{name}_")), key=len)
+    if not named and "win_rate_vs_sft" in metric and BENCHMARK in benchmarks:
+        named = [BENCHMARK]
+    if named and (text := partial_benchmark(named[-1], benchmarks[named[-1]])):
+        yield text
+
+
+def partial_benchmark(name: str, facts: Mapping[str, Any]) -> str:
+    """Returns how a benchmark differs from the published one; empty if it does not."""
+    rows, of = int(facts["rows"]), facts.get("of")
+    parts = [] if rows == of else [f"{rows:,} of {of:,}" if of else f"{rows:,} {facts.get('set', 'local rows')}"]
+    official = LEADERBOARD.get(name)
+    if official is not None and "task" in facts:
+        parts += [facts["task"]] if facts["task"] != official.task else []
+        parts += [f"{facts['shots']}-shot"] if facts["shots"] != official.shots else []
+        parts += ["in a chat template"] if facts["chat_template"] else []
+    if facts.get("window"):
+        parts.append(f"from {facts['window'][0] or 'the first'} to {facts['window'][1] or 'the last'}")
+    if facts.get("cut"):
+        parts.append(f"{facts['cut']:,} requests cut")
+    return ", ".join(parts)
+
+
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
     """Returns counts of measured published cells, and of the primary cells' verdicts on the paper's ordering."""
     counts = {"confirmed": 0, "contradicted": 0, "equivalent": 0, "undecided": 0, "not run": 0, "measured": 0}
-    for table in tables:
-        if not table["is_result"]:
-            continue
-        for row in table["rows"]:
-            for cell in row["cells"].values():
-                if cell["verdict"]:
-                    counts[cell["verdict"]] += 1
-                if cell["published"] is None or cell["status"] in (ITSELF, NOT_PRINTED):
-                    continue
-                counts["measured" if cell["status"] == "measured" else "not run"] += 1
+    cells = (cell for table in tables if table["is_result"] for row in table["rows"] for cell in row["cells"].values())
+    for cell in cells:
+        if cell["verdict"]:
+            counts[cell["verdict"]] += 1
+        if cell["published"] is not None and cell["status"] not in (ITSELF, NOT_PRINTED):
+            counts["measured" if cell["status"] == "measured" else "not run"] += 1
     return counts

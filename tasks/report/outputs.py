@@ -5,22 +5,18 @@ Only `result/` is read here; `record/` says how a result was made and is read by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.results import stopped
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
-
-#: Seed -> value.
-BySeed = Mapping[int, float]
 
 
 def stage_record(out: Path) -> dict[str, Any]:
@@ -125,6 +121,7 @@ class ResultTree:
     root: Path
     seeds: tuple[int, ...]
     allowed: frozenset[str] | None = None
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.root.is_dir():
@@ -135,6 +132,12 @@ class ResultTree:
             )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise DataError(f"seeds are {list(self.seeds)}", field="seeds", remedy="Give each seed once")
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Returns what `make` returned when it was first asked for by a key: tables, figures and claims share it."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
 
     def folder(self, group: str, kind: str, name: str, seed: int) -> Path:
         return self.root / group / kind / name / str(seed)
@@ -152,7 +155,7 @@ class ResultTree:
             path = self.folder(group, kind, name, seed)
             declared = self.allowed is None or (path / "result").as_posix() in self.allowed
             if declared and exists_or_raise_if_lost(path / "result" / "metrics.json"):
-                found[seed] = StageOutput(path, seed)
+                found[seed] = self._known.setdefault(path, StageOutput(path, seed))
         return found
 
     def of(self, row: RecipeRow) -> dict[int, StageOutput]:
@@ -178,11 +181,6 @@ class ResultTree:
         declared = own.exists() if self.allowed is None else own.as_posix() in self.allowed
         return own if declared else shared
 
-    def alpaca_calibrations(self, data: str) -> dict[int, list[dict[str, Any]]]:
-        """Returns the judged verbose and concise variants of AlpacaEval's baseline in a data set by seed; empty lists
-        where there are none."""
-        return {seed: self.data_rows(data, seed, "alpaca_calibration.jsonl") for seed in self.seeds}
-
     def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of a data set at a seed; empty if the file is missing."""
         path = self.data(data, seed) / file
@@ -205,9 +203,3 @@ def of_one_seed(runs: Mapping[str, Mapping[int, StageOutput]]) -> dict[str, Stag
     there = {name: by_seed for name, by_seed in runs.items() if by_seed}
     seeds = [seed for seed in next(iter(there.values()), {}) if all(seed in by_seed for by_seed in there.values())]
     return {name: by_seed[seeds[0]] for name, by_seed in there.items()} if seeds else {}
-
-
-def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean and standard error over worlds (ddof 1); None for a single world, where there is no spread."""
-    mean, error = statistics.mean_and_standard_error(values)
-    return mean, error if len(values) > 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,6 @@ from tasks.report.table import MARKS, ShownTable, markdown_lines, markdown_text
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def _plain(text: str) -> str:
-    """Returns text or HTML as text for Markdown."""
-    return markdown_text(text.striptags() if isinstance(text, Markup) else text)
-
-
 @dataclass(frozen=True)
 class Text:
     """A paragraph; `kind` is its class on the page, such as `reading`, `key`, `caption`, `caveat` or `headline`."""
@@ -34,39 +29,20 @@ class Text:
     text: str
     kind: str = "reading"
 
-    def markdown(self) -> list[str]:
-        return [_plain(self.text), ""]
-
 
 @dataclass(frozen=True)
 class Bullets:
     """A list."""
 
-    items: tuple[str, ...]
+    items: Sequence[str]
     kind: str = "reading"
-
-    def markdown(self) -> list[str]:
-        return [*(f"- {_plain(item)}" for item in self.items), ""]
-
-
-@dataclass(frozen=True)
-class FactList:
-    """Values by name."""
-
-    facts: Mapping[str, str]
-
-    def markdown(self) -> list[str]:
-        return [*(f"- {_plain(name)}: {_plain(value)}" for name, value in self.facts.items()), ""]
 
 
 @dataclass(frozen=True)
 class Tiles:
     """Numbers in large letters: (number, its name, class of the page)."""
 
-    tiles: tuple[tuple[str, str, str], ...]
-
-    def markdown(self) -> list[str]:
-        return [_plain("; ".join(f"{number} {name}" for number, name, _ in self.tiles)) + ".", ""]
+    tiles: Sequence[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
@@ -75,9 +51,6 @@ class Picture:
 
     svg: Markup
     caption: str = ""
-
-    def markdown(self) -> list[str]:
-        return []
 
 
 @dataclass(frozen=True)
@@ -100,24 +73,10 @@ class Passages:
     """Texts on one prompt, side by side or (`wide`) below each other."""
 
     prompt: str
-    passages: tuple[Passage, ...]
+    passages: Sequence[Passage]
     title: str = ""
     note: str = ""
     wide: bool = False
-
-    def markdown(self) -> list[str]:
-        return []
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """A text of several lines as it is."""
-
-    title: str
-    text: str
-
-    def markdown(self) -> list[str]:
-        return [f"{_plain(self.title)}:", "", *(f"    {line}" for line in self.text.split("\n")), ""]
 
 
 @dataclass(frozen=True)
@@ -125,10 +84,7 @@ class Fold:
     """Parts that are shown when asked for."""
 
     summary: str
-    parts: tuple[Any, ...]
-
-    def markdown(self) -> list[str]:
-        return [f"{_plain(self.summary)}:", "", *(line for part in self.parts for line in part_markdown(part))]
+    parts: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -144,7 +100,7 @@ class Section:
 
     title: str
     key: str
-    parts: tuple[Any, ...]
+    parts: Sequence[Any]
     level: int = 2
     short: str = ""
     folded: str | None = None
@@ -154,10 +110,6 @@ class Section:
         """Returns the sections in it."""
         return [part for part in self.parts if isinstance(part, Section)]
 
-    def markdown(self) -> list[str]:
-        lines = [line for part in self.parts for line in part_markdown(part)]
-        return [f"{'#' * self.level} {_plain(self.title)}", "", *lines]
-
 
 @dataclass(frozen=True)
 class ReportPage:
@@ -165,17 +117,9 @@ class ReportPage:
 
     title: str
     heading: str
-    lead: tuple[Any, ...]
-    sections: tuple[Section, ...]
+    lead: Sequence[Any]
+    sections: Sequence[Section]
     footer: str = ""
-
-
-def part_markdown(part: Any) -> list[str]:
-    """Returns the lines of a part as Markdown; of drawings and coloured texts there are none."""
-    if isinstance(part, ShownTable):
-        title = [f"#### {_plain(part.title)}", ""] if part.title else []
-        return [*title, *markdown_lines(part)]
-    return list(part.markdown())
 
 
 def code(text: str) -> Markup:
@@ -193,11 +137,6 @@ def counted(count: int, name: str) -> str:
     return f"{count} {name}{'s' * (count != 1)}"
 
 
-def template_text(name: str) -> Markup:
-    """Returns a file of the templates as it stands."""
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-
-
 def html(page: ReportPage) -> str:
     """Returns a page as one HTML file, its style and script inside."""
     env = Environment(
@@ -209,18 +148,41 @@ def html(page: ReportPage) -> str:
     )
     env.filters["kind"] = lambda part: type(part).__name__
     env.globals["marks"] = MARKS
-    script = template_text("script.js")
+    style, script = (Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    shell = env.get_template("page.html.j2")
-    return shell.render(page=page, style=template_text("style.css"), script=script, script_digest=digest)
+    return env.get_template("page.html.j2").render(page=page, style=style, script=script, script_digest=digest)
+
+
+def _plain(text: str) -> str:
+    """Returns text or HTML as text for Markdown."""
+    return markdown_text(text.striptags() if isinstance(text, Markup) else text)
+
+
+def markdown_of(part: Any) -> list[str]:
+    """Returns the lines of a part as Markdown; of drawings and coloured texts there are none."""
+    match part:
+        case ShownTable():
+            return [*([f"#### {_plain(part.title)}", ""] if part.title else []), *markdown_lines(part)]
+        case Text():
+            return [_plain(part.text), ""]
+        case Bullets():
+            return [*(f"- {_plain(item)}" for item in part.items), ""]
+        case Tiles():
+            return [_plain("; ".join(f"{number} {name}" for number, name, _ in part.tiles)) + ".", ""]
+        case Fold():
+            return [f"{_plain(part.summary)}:", "", *_markdown(part.parts)]
+        case Section():
+            return [f"{'#' * part.level} {_plain(part.title)}", "", *_markdown(part.parts)]
+    return []
+
+
+def _markdown(parts: Sequence[Any]) -> list[str]:
+    return [line for part in parts for line in markdown_of(part)]
 
 
 def markdown(page: ReportPage) -> str:
     """Returns a page as Markdown: its tables and texts for a reader without the page."""
-    lines = [f"# {_plain(page.heading)}", ""]
-    for part in (*page.lead, *page.sections):
-        lines += part_markdown(part)
-    return "\n".join(lines)
+    return "\n".join([f"# {_plain(page.heading)}", "", *_markdown([*page.lead, *page.sections])])
 
 
 def write_page(page: ReportPage, file: Path, *, also: Sequence[Path] = ()) -> Path:

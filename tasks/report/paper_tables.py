@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import printed_tables
-from rlhf_core.published.row_map import mapped_rows
+from tasks.report.measured import ELSEWHERE, measured_table
+from tasks.report.outputs import ResultTree
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, print_tables, signed
+from tasks.report.worlds import EXPLORATORY
 from tasks.running.artifacts import read_object
 
-#: Status of a cell whose column belongs to another row behind the same printed one.
-ELSEWHERE = "elsewhere"
-#: Statuses of cells without a run.
-WITHOUT_RUN = ("not run", ELSEWHERE)
 #: Range of a percentage: worlds that see only larger effects decide nothing. No primary column has a larger range.
 PERCENT_RANGE = 100.0
-EXPLORATORY = "exploratory: settings were made while looking at these seeds"
 LEGEND = (
     "Published, then measured: mean, standard error over worlds. Compared cells of the primary column have the "
     "difference to the main row (bold) with its 95 % interval and a verdict, p < .05 corrected for the table's "
@@ -31,9 +27,8 @@ MeasuredRow = Mapping[str, Any]
 
 def effect_text(cell: Mapping[str, Any], decimals: int) -> str:
     """Returns a difference with its 95 % interval, such as '-7.0 [-9.1, -4.9]'."""
-    bounds = (
-        "" if cell["interval"] is None else " [{}, {}]".format(*(signed(one, decimals) for one in cell["interval"]))
-    )
+    interval = cell["interval"]
+    bounds = "" if interval is None else " [{}, {}]".format(*(signed(one, decimals) for one in interval))
     return signed(cell["difference"], decimals) + bounds
 
 
@@ -65,21 +60,11 @@ def _verdict_lines(cell: Mapping[str, Any], decimals: int) -> list[str]:
     return [effect_text(cell, decimals), word, *([cell["missing"]] if cell["missing"] else [])]
 
 
-def _undecided(cell: Mapping[str, Any]) -> list[str]:
-    """Returns the numbers of prompts without a verdict of the judge and with one in one order only; empty if all have
-    what they need."""
-    counts = [(cell.get("unparsable"), "unparsable"), (cell.get("one_sided"), "one-sided")]
-    text = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return [text] if text else []
-
-
 def _tip(cell: Mapping[str, Any], decimals: int) -> str:
     """Returns a measured cell's seeds, difference and test, one per line."""
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
-        worlds = f"{cell['worlds']} world{'s' * (cell['worlds'] != 1)}"
-        lines.append(f"− {cell['against']}: {effect_text(cell, decimals + 1)} over {worlds}")
-        lines += [cell["missing"]] if cell["missing"] else []
+        lines.append(f"− {cell['against']}: {effect_text(cell, decimals + 1)}, worlds: {cell['worlds']}")
     if cell["word"] is not None:
         lines.append(f"corrected for the table's rows: {p_value(cell['p'])}")
     return "\n".join(lines)
@@ -93,18 +78,19 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
 def made_cell(row: MeasuredRow, column: Mapping[str, Any], cell: Mapping[str, Any]) -> TableCell:
     """Returns a cell of `tables.json`, which leads to its first run."""
     published, decimals = cell["published"] or "", column["decimals"]
+    counts = [(cell["unparsable"], "unparsable"), (cell["one_sided"], "one-sided")]
+    lacking = [text] if (text := ", ".join(f"{count} {word}" for count, word in counts if count)) else []
     if cell["status"] == ELSEWHERE:
         return TableCell(published=published)
     if cell["status"] != "measured":
-        why = f": {cell['why']}" if cell.get("why") else ""
+        text = f"{cell['status']}: {cell['why']}" if cell["why"] else cell["status"]
         tip = "; ".join(stop_lines(row)) if cell["status"] == "stopped" else ""
-        return TableCell(f"{cell['status']}{why}", tuple(_undecided(cell)), published, absent=True, tip=tip)
+        return TableCell(text, tuple(lacking), published, absent=True, tip=tip)
     lines = [] if cell["se"] is None else [f"±{format_number(cell['se'], decimals)}"]
-    lines += _verdict_lines(cell, decimals)
-    lines += [cell["partial"]] if cell.get("partial") else []
+    lines += [*_verdict_lines(cell, decimals), *([cell["partial"]] if cell["partial"] else []), *lacking]
     return TableCell(
         cell["outcome"] or format_number(cell["mean"], decimals),
-        (*lines, *_undecided(cell)),
+        tuple(lines),
         published,
         cell["verdict"] or "",
         link=f"#{run_anchor(row['group'], row['kind'], row['name'], next(iter(cell['seeds'])))}",
@@ -113,54 +99,26 @@ def made_cell(row: MeasuredRow, column: Mapping[str, Any], cell: Mapping[str, An
     )
 
 
-@dataclass(frozen=True)
-class TableLine:
-    """One line of a table as it is printed, which several rows of this project may make together.
+def printed_rows(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[MeasuredRow]:
+    """Returns the rows of a table as they are printed: parts of a printed row are one row where each has columns of its
+    own.
 
-    Attributes:
-        label: as printed; with the part's name where the line is one part alone.
-        rows: the rows behind it, of which the first gives backbone and evaluator.
-        cells: per column key the row that measures it, and its cell.
+    Columns that several parts measure (`Seen` of question answering and of mathematics) keep a row for each part.
     """
-
-    label: str
-    rows: list[MeasuredRow]
-    cells: dict[str, tuple[MeasuredRow, dict[str, Any]]]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns the rows that this project has, in order."""
-        return tuple(row["name"] for row in self.rows if row["name"])
-
-    @property
-    def was_run(self) -> bool:
-        """Returns whether a cell has a run."""
-        return any(cell["status"] not in WITHOUT_RUN for _, cell in self.cells.values())
-
-
-def shown_columns(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the columns of a table of `tables.json` that the paper prints, with the primary one, and the others."""
-    first = [column for column in table["columns"] if column["published"] or column["primary"]]
-    return first, [column for column in table["columns"] if column not in first]
-
-
-def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[TableLine]:
-    """Returns the lines of a table for some of its columns: parts of a printed row side by side where each has its own
-    columns.
-
-    Columns that several parts measure (`Seen` of question answering and of mathematics) keep a line for each part.
-    """
-    keys = [column["key"] for column in columns]
-    lines: list[TableLine] = []
+    found: list[MeasuredRow] = []
     for printed, group in itertools.groupby(enumerate(table["rows"]), key=_printed_row):
-        rows = [row for _, row in group]
-        owners = {key: [row for row in rows if row["cells"][key]["status"] != ELSEWHERE] for key in keys}
-        if len(rows) > 1 and all(len(owning) == 1 for owning in owners.values()):
-            cells = {key: (owning[0], owning[0]["cells"][key]) for key, owning in owners.items()}
-            lines.append(TableLine(str(printed[0]), rows, cells))
-            continue
-        lines += [TableLine(row["condition"], [row], {key: (row, row["cells"][key]) for key in keys}) for row in rows]
-    return lines
+        parts = [row for _, row in group]
+        owners = {
+            column["key"]: [part for part in parts if part["cells"][column["key"]]["status"] != ELSEWHERE]
+            for column in columns
+        }
+        if len(parts) > 1 and all(len(own) == 1 for own in owners.values()):
+            cells = {key: {**own[0]["cells"][key], "row": own[0]} for key, own in owners.items()}
+            names = " ".join(part["name"] for part in parts if part["name"])
+            main = all(part["is_main"] for part in parts)
+            parts = [{**parts[0], "condition": printed[0], "name": names, "is_main": main, "cells": cells}]
+        found += parts
+    return found
 
 
 def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
@@ -173,83 +131,60 @@ def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
     return row["condition"].removesuffix(f" · {part}"), *common.items()
 
 
+def was_run(row: MeasuredRow) -> bool:
+    """Returns whether a row of a table has a cell with a run."""
+    return any(cell["status"] not in ("not run", ELSEWHERE) for cell in row["cells"].values())
+
+
+def shown_columns(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the columns of a table of `tables.json` that the paper prints, with the primary one, and the others."""
+    first = [column for column in table["columns"] if column["published"] or column["primary"]]
+    return first, [column for column in table["columns"] if column not in first]
+
+
 def paper_table(
-    table: Mapping[str, Any],
-    columns: Sequence[Mapping[str, Any]],
-    lines: Iterable[TableLine] | None = None,
-    title: str = "",
+    table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], rows: Iterable[MeasuredRow], title: str = ""
 ) -> ShownTable:
-    """Returns lines of a table of `tables.json`, all unless given, with some of its columns."""
+    """Returns rows of a table of `tables.json` with some of its columns."""
     several = len({row["backbone"] for row in table["rows"]}) > 1
-    primary = {True: f"primary, by {table['evaluator']}" if table["evaluator"] else "primary", False: ""}
-    arrows = {"up": "↑", "down": "↓"}
-    headings = tuple(
-        TableColumn(
-            column["printed"],
-            group=column["benchmark"] or "",
-            note=", ".join(note for note in (arrows.get(column["direction"]), primary[column["primary"]]) if note),
-            tip=column.get("unit") or "",
-            published=column["published"],
-        )
-        for column in columns
-    )
-    rows = []
-    for line in printed_lines(table, columns) if lines is None else lines:
+    primary = f"primary, by {table['evaluator']}" if table["evaluator"] else "primary"
+    headings = []
+    for column in columns:
+        notes = ({"up": "↑", "down": "↓"}.get(column["direction"]), primary if column["primary"] else "")
+        note, group = ", ".join(filter(None, notes)), column["benchmark"] or ""
+        headings.append(TableColumn(column["printed"], group=group, note=note, published=column["published"]))
+    shown = []
+    for row in rows:
+        found = [(column, row["cells"][column["key"]]) for column in columns]
         cells = (
-            made_cell(own, column, cell) if table["is_result"] else TableCell(published=cell["published"] or "")
-            for column in columns
-            for own, cell in [line.cells[column["key"]]]
+            made_cell(cell.get("row", row), column, cell)
+            if table["is_result"]
+            else TableCell(published=cell["published"] or "")
+            for column, cell in found
         )
-        main = all(row["is_main"] for row in line.rows)
-        rows.append(TableRow(line.label, tuple(cells), line.names, _groups(line.rows[0], several=several), main))
-    return ShownTable(headings, tuple(rows), title=title)
-
-
-def _groups(row: MeasuredRow, *, several: bool) -> tuple[str, ...]:
-    evaluator = row["extra"].get("evaluator")
-    return (row["backbone"] or "") if several else "", f"by {evaluator}" if evaluator else ""
-
-
-def printed_alone(published: printed_tables.Table, title: str = "") -> ShownTable:
-    """Returns a table as printed."""
-    several = len({row.backbone for row in published.rows}) > 1
-    columns = tuple(TableColumn(column.printed, group=column.benchmark or "") for column in published.columns)
-    mapped = mapped_rows(published)
-    firsts = mapped[:: max(1, len(mapped) // max(1, len(published.rows)))]
-    rows = (
-        TableRow(
-            first.printed_condition,
-            tuple(TableCell(published=str(row.values.get(column.key, ""))) for column in published.columns),
-            groups=_groups({"backbone": row.backbone, "extra": row.extra}, several=several),
-        )
-        for row, first in zip(published.rows, firsts, strict=True)
-    )
-    return ShownTable(columns, tuple(rows), title=title)
+        evaluator, small = row["extra"].get("evaluator"), tuple((row["name"] or "").split())
+        groups = (row["backbone"] or "") if several else "", f"by {evaluator}" if evaluator else ""
+        shown.append(TableRow(row["condition"], tuple(cells), small, groups, row["is_main"]))
+    return ShownTable(tuple(headings), tuple(shown), title=title)
 
 
 def stop_lines(row: Mapping[str, Any]) -> list[str]:
     """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
     seeds: dict[str, list[str]] = {}
-    for seed, reason in row.get("stopped", {}).items():
+    for seed, reason in row["stopped"].items():
         seeds.setdefault(reason, []).append(seed)
     left = f", measured at {', '.join(row['runs'])}" if row["runs"] else ""
     return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
 
 
 def table_notes(table: Mapping[str, Any]) -> list[str]:
-    """Returns the notes on a table: spent seeds, who judged and how, how lengths were controlled, and which rows are
-    broken or stopped or raised the hacking alarm."""
+    """Returns the notes on a table: spent seeds, and which rows are broken or stopped or raised the hacking alarm."""
     lines = [EXPLORATORY] if table["exploratory"] else []
-    lines += table.get("judges", [])
-    noted = ((column, row["cells"][column["key"]]) for column in table["columns"] for row in table["rows"])
-    lines += [f"{column['printed']}: {cell['note']}" for column, cell in noted if cell.get("note")]
     for row in table["rows"]:
         if row["broken"]:
             lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
         lines += [f"{row['name']} {line}" for line in stop_lines(row)]
-        alarms = row.get("alarms", {}).items()
-        lines += [f"hacking alarm: {row['name']} at seed {seed}: {text}" for seed, text in alarms]
-        lines += [f"{row['name']}: {line}" for line in row.get("blank", ())]
+        lines += [f"hacking alarm: {row['name']} at seed {seed}: {text}" for seed, text in row["alarms"].items()]
     return [f"{line}." for line in dict.fromkeys(lines)]
 
 
@@ -272,13 +207,12 @@ def print_table(tables_json: Path, name: str) -> None:
     made = read_object(tables_json)["tables"] if tables_json.exists() else []
     table = next((each for each in made if each["name"] == published.name), None)
     if table is None:
-        print_tables(console, printed_alone(published, title))
+        table = measured_table(published, ResultTree(printed_tables.FOLDER, (0,)))  # nothing has run there
         console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
-        return
     own, also = shown_columns(table)
-    print_tables(console, paper_table(table, own, title=title))
-    if also:
-        print_tables(console, paper_table(table, also, title="Also measured on the testbed"))
+    print_tables(console, paper_table(table, own, printed_rows(table, own), title))
+    if also and tables_json.exists():
+        print_tables(console, paper_table(table, also, table["rows"], "Also measured on the testbed"))
     for line in table_notes(table):
         console.print(line, highlight=False)
     console.print(LEGEND, style="dim")

@@ -1,7 +1,7 @@
 """Any rows beside each other, of one paper or several: values over worlds, differences to the first row, caveats.
 
-A row's seed is its world (`tasks.report.significance`). What makes rows unlike beside their recipes, such as other
-data, another SFT model or judge, is said with the numbers.
+A row's seed is its world (`tasks.report.worlds`). What makes rows unlike beside their recipes, such as other data,
+another SFT model or judge, is said with the numbers.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.protocols import true_tally
 from rlhf_core.published.printed_tables import PAPERS
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_PAPER, demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
-from tasks.report.numbers import true_rewards
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error, stage_record
-from tasks.report.paper_tables import EXPLORATORY
-from tasks.report.significance import Comparison, compare, exploratory
+from tasks.report.games import BENCHMARK
+from tasks.report.outputs import ResultTree, StageOutput, stage_record
+from tasks.report.worlds import EXPLORATORY, Comparison, Mean, compare, exploratory, mean_of
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.
@@ -30,13 +28,12 @@ STAGES = {"raw": "sft"}
 FIRST_CHOICES = (
     "win_rate_vs_sft", "judged_win_rate_vs_sft", "average", "reward_bench", "accuracy", "score/holistic",
 )  # fmt: skip
-BENCHMARK = "alpaca"
 #: Metrics by the headings that tables have for them.
 HEADINGS = {"tokens": f"{BENCHMARK}_tokens"}
 #: Whose rows come with this repository, with settings made while looking at spent seeds.
 SETTINGS_MADE_HERE = frozenset({*PAPERS, DEMO_PAPER, LABORATORY, "mixed", "tatoeba"})
-#: Sides of the first row that a row without a decision is on.
-ONE_WORLD, UNDECIDED = "in one world", "undecided"
+#: A prompt, and each row's answer to it.
+SamePrompt = tuple[str, list[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,9 @@ class RowRuns:
         """Returns a metric by seed, of the runs that have it."""
         return {seed: run.metrics[metric] for seed, run in self.runs.items() if metric in run.metrics}
 
-    def mean(self, metric: str) -> tuple[float, float | None] | None:
+    def mean(self, metric: str) -> Mean | None:
         """Returns the mean and, over several worlds, the standard error of a metric; None where no run has it."""
-        values = list(self.values(metric).values())
-        return mean_and_standard_error(values) if values else None
-
-    @property
-    def first_alarm(self) -> int | None:
-        """Returns the step of the first hacking alarm of any run."""
-        steps = [alarm.step for run in self.runs.values() for alarm in alarms_of(run.result)]
-        return min(steps, default=None)
+        return mean_of(self.runs, metric)
 
     @property
     def alarms(self) -> dict[int, str]:
@@ -89,18 +79,11 @@ class RowRuns:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row beside the first one.
-
-    Attributes:
-        row: it and its runs.
-        difference: of the metric to the first row; None of the first row, or without a world that both have.
-        beats: percent of prompts, ties half, on which its answer has a higher true reward than the first row's; None
-            where answers have none or are to other prompts.
-    """
+    """A row beside the first one, with its difference in the metric; None of the first row, or without a world that
+    both have."""
 
     row: RowRuns
     difference: Comparison | None = None
-    beats: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,9 +168,9 @@ def compare_rows(
     rows = [row_runs(root, scale, paper, name, seeds) for paper, name in find_rows(root, names)]
     asked = {name.rpartition("/")[2] for name in names}
     rows = [row for row in rows if row.runs or row.name in asked]
-    where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
     missing = [row.address for row in rows if not row.runs]
     if missing or not rows:
+        where = f"scale {scale}" + "".join(f", seed {seed}" for seed in seeds)
         command = _run_commands(missing or names[:1], scale, seeds) + demo_elsewhere(root)
         named = ", ".join(address + _has_seeds(root, scale, address) for address in missing)
         what = f"no results of {named}" if missing else f"no row of {', '.join(names)} has results"
@@ -214,22 +197,9 @@ def _run_commands(names: Sequence[str], scale: str, seeds: Sequence[int]) -> str
 def beside_first(rows: Sequence[RowRuns], metric: str) -> RowsCompared:
     """Returns rows with results, each but the first with its difference to the first."""
     first, *others = rows
-    compared = [ComparedRow(first)]
-    for row in others:
-        difference = compare(row.address, row.values(metric), first.address, first.values(metric))
-        compared.append(ComparedRow(row, difference, beats(row, first)))
-    return RowsCompared(metric, tuple(compared), tuple(_caveats(rows, compared, metric)))
-
-
-def side_of(row: ComparedRow) -> str:
-    """Returns the side of the first row that a row is on by its interval: above, below, undecided or one world."""
-    assert row.difference is not None
-    interval = row.difference.effect.interval()
-    if interval is None:
-        return ONE_WORLD
-    if interval.lower <= 0 <= interval.upper:
-        return UNDECIDED
-    return "above" if row.difference.effect.estimate > 0 else "below"
+    differences = [compare(row.address, row.values(metric), first.address, first.values(metric)) for row in others]
+    compared = (ComparedRow(first), *map(ComparedRow, others, differences))
+    return RowsCompared(metric, compared, tuple(_caveats(rows, compared, metric)))
 
 
 def metric_of(row: RowRuns) -> str | None:
@@ -252,33 +222,6 @@ def _metric(rows: Sequence[RowRuns], asked: str | None) -> str:
             f"{', '.join(sorted(common)[:8]) or 'none: they have no metric in common'}"
         )
     return found
-
-
-def beats(row: RowRuns, other: RowRuns) -> float | None:
-    """Returns the percent of prompts on which a row's answers have a higher true reward than another's, a tie half,
-    over the worlds that both have; None where answers have none or are to other prompts."""
-    rates = []
-    for seed in shared_seeds([row, other]):
-        own, theirs = (side.runs[seed].generations for side in (row, other))
-        rewards = [true_rewards(side, BENCHMARK) for side in (own, theirs)]
-        if not all(rewards) or _prompts(own) != _prompts(theirs):
-            return None
-        rates.append(true_tally(*rewards).win_rate)
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) / len(known) if known and len(known) == len(rates) else None
-
-
-def shared_seeds(rows: Iterable[RowRuns]) -> list[int]:
-    """Returns the seeds of which every row has a run."""
-    return sorted(set.intersection(*(set(row.runs) for row in rows)))
-
-
-def _prompts(generations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    return {str(row["id"]): str(row["prompt"]) for row in generations if row["benchmark"] == BENCHMARK}
-
-
-#: A prompt, and each row's answer to it.
-SamePrompt = tuple[str, list[Mapping[str, Any]]]
 
 
 def same_prompts(rows: Sequence[RowRuns], count: int) -> list[SamePrompt]:
@@ -304,7 +247,7 @@ def same_rollouts(rows: Sequence[RowRuns], count: int) -> list[SamePrompt]:
 
 def _on_shared(rows: Sequence[RowRuns], answers: Callable[[StageOutput], list[dict[str, Any]]]) -> list[SamePrompt]:
     """Returns the prompts that all rows have answered at the first seed that all have."""
-    seeds = shared_seeds(rows)
+    seeds = sorted(set.intersection(*(set(row.runs) for row in rows)))
     by_row = [{str(row["prompt"]): row for row in answers(each.runs[seeds[0]])} for each in rows] if seeds else []
     first = by_row[0] if by_row else {}
     return [(prompt, [of[prompt] for of in by_row]) for prompt in first if all(prompt in of for of in by_row)]
@@ -314,7 +257,7 @@ def _spread(rewards: Sequence[float]) -> float:
     return max(rewards) - min(rewards)
 
 
-def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: str) -> list[str]:
+def _caveats(rows: Sequence[RowRuns], compared: Iterable[ComparedRow], metric: str) -> list[str]:
     lines = []
     made_from: dict[str, Callable[[RowRuns], str]] = {
         "data": lambda row: _input(row, "data"),
@@ -326,11 +269,12 @@ def _caveats(rows: Sequence[RowRuns], compared: Sequence[ComparedRow], metric: s
         if len({*found.values()}) > 1:
             differing = "; ".join(f"{address}: {value}" for address, value in found.items())
             lines.append(f"Rows have {what} of their own ({differing}): differences are of that, too.")
-    missing = [row.difference.missing for row in compared if row.difference and row.difference.missing]
-    apart = [row.row.address for row in compared[1:] if row.difference is None]
-    lines += [f"Not the same worlds: {text}." for text in dict.fromkeys(missing)]
+    differences = [row.difference for row in compared]
+    missing = dict.fromkeys(found.missing for found in differences if found and found.missing)
+    apart = [row.address for row, found in zip(rows[1:], differences[1:], strict=True) if found is None]
+    lines += [f"Not the same worlds: {text}." for text in missing]
     lines += [f"{address} shares no world with {rows[0].address}: no difference." for address in apart]
-    if any(row.difference and row.difference.effect.worlds == 1 for row in compared):
+    if any(found and found.effect.worlds == 1 for found in differences):
         lines.append("One world says nothing about how much worlds differ: no interval. More: --seed on run.")
     seeds = {seed for row in rows for seed in row.runs}
     if exploratory(seeds):

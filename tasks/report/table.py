@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·"}
-#: Characters of a row's name and of a column's heading on a terminal, beyond which they are broken.
+#: Mark of a verdict.
+MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·", "won": "✓", "hacked": "✗"}
+#: Characters of a row's name and of a heading on a terminal, beyond which they are broken.
 NAME_WIDTH, HEADING_WIDTH = 26, 12
 COLOURS = {"confirmed": "green", "contradicted": "red"}
 
@@ -26,7 +26,6 @@ class TableColumn:
         numeric: aligned to the right.
         group: heading above neighbouring columns.
         note: in small letters below the heading.
-        tip: shown under the pointer.
         published: its cells have a published number beside the measured one.
     """
 
@@ -34,7 +33,6 @@ class TableColumn:
     numeric: bool = True
     group: str = ""
     note: str = ""
-    tip: str = ""
     published: bool = False
 
 
@@ -51,7 +49,6 @@ class TableCell:
         link: address or anchor that `text` leads to.
         tip: shown under the pointer.
         value: by which rows are sorted, unless by the text.
-        shade: name of a background.
     """
 
     text: str = ""
@@ -62,7 +59,6 @@ class TableCell:
     link: str = ""
     tip: str = ""
     value: float | None = None
-    shade: str = ""
 
     @property
     def plain(self) -> str:
@@ -84,8 +80,6 @@ class TableRow:
         groups: headings that it shares with its neighbours, the outer one first.
         main: whether it is set off from the others.
         link, anchor: of its heading.
-        detail: texts below it by prompt, folded.
-        shade: colour of a mark before the name, as CSS.
     """
 
     name: str
@@ -95,8 +89,6 @@ class TableRow:
     main: bool = False
     link: str = ""
     anchor: str = ""
-    detail: tuple[tuple[str, str], ...] = ()
-    shade: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,14 +113,10 @@ class ShownTable:
         """Returns the number of columns of a page behind the names."""
         return len(self.columns) + sum(column.published for column in self.columns)
 
-    def differs(self, place: int) -> bool:
-        """Returns whether rows are in several groups at a place of `Row.groups`."""
-        return len({row.groups[place] for row in self.rows if len(row.groups) > place}) > 1
-
-    def taken(self, places: Sequence[int]) -> ShownTable:
+    def columns_from(self, start: int, end: int) -> ShownTable:
         """Returns the table with some of its columns."""
-        rows = (replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
+        rows = (replace(row, cells=row.cells[start:end]) for row in self.rows)
+        return replace(self, columns=self.columns[start:end], rows=tuple(rows), title="" if start else self.title)
 
 
 def format_number(value: float, decimals: int) -> str:
@@ -151,18 +139,10 @@ def number_cell(mean: float | None, error: float | None, decimals: int, link: st
     return TableCell(format_number(mean, decimals), lines, link=link, value=mean)
 
 
-def simple_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Iterable[int] = ()) -> ShownTable:
-    """Returns a table of texts.
-
-    Args:
-        headings: the first one is that of the rows' names.
-        rows: name and cells of each row.
-        text: places of the columns that are aligned to the left.
-    """
-    columns = tuple(TableColumn(name, numeric=place not in {*text}) for place, name in enumerate(headings[1:], 1))
-    return ShownTable(
-        columns, tuple(TableRow(name, tuple(map(TableCell, cells))) for name, *cells in rows), headings[0]
-    )
+def simple_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> ShownTable:
+    """Returns a table of texts; the first heading and the first text of a row are those of the rows' names."""
+    made = (TableRow(name, tuple(map(TableCell, cells))) for name, *cells in rows)
+    return ShownTable(tuple(map(TableColumn, headings[1:])), tuple(made), headings[0], title)
 
 
 def markdown_text(text: str) -> str:
@@ -186,64 +166,46 @@ def markdown_lines(table: ShownTable) -> list[str]:
 def print_tables(console: Console, *tables: ShownTable) -> None:
     """Prints tables, each in parts of as many columns as fit the terminal."""
     from rich.console import Console
+    from rich.measure import Measurement
 
+    wide = Console(width=1000)
     for table in tables:
-        for part in rich_tables(table, console.width):
+        start = 0
+        while start < len(table.columns):
+            for end in range(len(table.columns), start, -1):
+                part = _rich(table.columns_from(start, end))
+                least = Measurement.get(wide, wide.options, part).minimum + len(part.columns) + 1
+                if least <= console.width:
+                    break
             # A single column may be wider than the terminal; fitting it would take digits from it.
-            Console(markup=False, highlight=False, width=max(console.width, _least_width(part))).print(part, crop=False)
+            Console(markup=False, highlight=False, width=max(console.width, least)).print(part, crop=False)
+            start = end
 
 
-def rich_tables(table: ShownTable, width: int) -> list[Any]:
-    """Returns a table as rich tables, each of as many columns as fit a width."""
-    found, places, title = [], list(range(len(table.columns))), table.title
-    headings = _headings(table.columns)
-    while places:
-        taken = len(places)
-        if headings[places[0]].startswith("\n"):  # the first column of a part has its group's name
-            headings[places[0]] = f"{table.columns[places[0]].group}{headings[places[0]]}"
-        while taken > 1 and not _fits(_rich(table.taken(places[:taken]), headings, places, title), width):
-            taken -= 1
-        found.append(_rich(table.taken(places[:taken]), headings, places, title))
-        places, title = places[taken:], ""
-    return found
-
-
-def _headings(columns: Sequence[TableColumn]) -> list[str]:
-    """Returns the columns' headings; where they are of several groups, under the first of each its name."""
-    if len({column.group for column in columns}) < 2:
-        return [column.heading for column in columns]
-    found: list[str] = []
-    for group, run in itertools.groupby(columns, key=lambda column: column.group):
-        first, *others = (column.heading for column in run)
-        found += [f"{group}\n{first}", *(f"\n{other}" for other in others)]
-    return found
-
-
-def _rich(table: ShownTable, headings: Sequence[str], places: Sequence[int], title: str) -> Any:
+def _rich(table: ShownTable) -> Any:
     from rich import box
     from rich import table as rich_table
 
-    head = "" if table.head == "row" else table.head
-    if any(cell.lines or cell.published for row in table.rows for cell in row.cells):
-        made = rich_table.Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 1, 0))
-        made.add_column(head, min_width=14)
-        for column, place in zip(table.columns, places, strict=False):
-            made.add_column(headings[place], justify="right" if column.numeric else "left")
-    else:  # every cell in one line
-        made = rich_table.Table(title=title or None, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        made.add_column(head, max_width=NAME_WIDTH)
-        for number, (column, place) in enumerate(zip(table.columns, places, strict=False)):
-            longest = max(len(row.cells[number].text) for row in table.rows)
-            widest, side = max(longest, HEADING_WIDTH), "right" if column.numeric else "left"
-            made.add_column(headings[place], justify=side, min_width=longest, max_width=widest)  # type: ignore[arg-type]
-    shown = [table.differs(place) for place in range(max((len(row.groups) for row in table.rows), default=0))]
+    tall = any(cell.lines or cell.published for row in table.rows for cell in row.cells)
+    made = rich_table.Table(
+        title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
+    made.padding = (0, 2, int(tall), 0)
+    made.add_column("" if table.head == "row" else table.head, max_width=NAME_WIDTH)
+    several = len({column.group for column in table.columns}) > 1
+    for place, (before, column) in enumerate(zip((None, *table.columns), table.columns, strict=False)):
+        group = column.group if before is None or before.group != column.group else ""
+        heading = f"{group}\n{column.heading}" if several else column.heading
+        longest = 0 if tall else max(len(row.cells[place].text) for row in table.rows)  # its cells are one line each
+        most = None if tall else max(longest, HEADING_WIDTH)
+        side: Any = "right" if column.numeric else "left"
+        made.add_column(heading, justify=side, min_width=longest, max_width=most)
+    places = itertools.zip_longest(*(row.groups for row in table.rows), fillvalue="")
+    differing = [len({*place}) > 1 for place in places]
     for row in table.rows:
-        groups = [group for group, differs in zip(row.groups, shown, strict=False) if differs and group]
-        beside = [group for group in groups if not group.startswith("by ")]
-        below = [group for group in groups if group.startswith("by ")]
-        name = "\n".join([" · ".join([row.name, *beside]), *below])
+        groups = [group for group, differs in zip(row.groups, differing, strict=False) if differs and group]
         cells = (_rich_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True))
-        made.add_row(name, *cells, style="bold" if row.main else None)
+        made.add_row(" · ".join([row.name, *groups]), *cells, style="bold" if row.main else None)
     return made
 
 
@@ -251,38 +213,12 @@ def _rich_cell(cell: TableCell, column: TableColumn) -> Any:
     """Returns the published number, the measured one with its mark, and the lines below it."""
     from rich.text import Text
 
-    if not cell.text:
+    if not cell.text and not cell.lines:
         return Text(cell.published)
     text = Text(f"{cell.published}\n" if column.published else "", style="dim" if column.published else "")
-    if cell.absent:
-        text.append(cell.text, style="dim italic")
-    elif cell.mark or column.published:
-        mark = f" {MARKS[cell.mark]}" if cell.mark else ""
-        text.append(f"{cell.text}{mark}", style=f"not dim {COLOURS.get(cell.mark, 'cyan')}")
-    else:
-        text.append(cell.text)
+    mark = f" {MARKS[cell.mark]}" if cell.mark else ""
+    shown = "dim italic" if cell.absent else COLOURS.get(cell.mark, "cyan") if column.published else ""
+    text.append(f"{cell.text}{mark}", style=f"not dim {shown}".strip())
     for line in cell.lines:
         text.append(f"\n{line}", style="dim")
     return text
-
-
-def _least_width(table: Any) -> int:
-    """Returns the width below which a rich table loses digits."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console(markup=False, width=1000)
-    return Measurement.get(console, console.options, table).minimum + len(table.columns) + 1
-
-
-def _fits(table: Any, width: int) -> bool:
-    """Returns whether a rich table has all its digits and no line beyond a width."""
-    from rich.cells import cell_len
-    from rich.console import Console
-
-    if _least_width(table) > width:
-        return False
-    console = Console(markup=False, width=width, file=io.StringIO())
-    with console.capture() as shown:
-        console.print(table, crop=False)
-    return all(cell_len(line) <= width for line in shown.get().splitlines())

@@ -1,5 +1,4 @@
-"""Searches of MLflow as links of the report: the rows and seeds of a table side by side, and the runs of one row and
-seed.
+"""Searches of MLflow as links of the report: the rows and seeds of a table side by side.
 
 `tasks.tracking.mirror` notes the experiment of a paper in `.work/tracking/<paper>.json`. The link leads to the server
 that the runs went to; without a server there is the filter, to be pasted into MLflow's search field.
@@ -57,11 +56,6 @@ def _page(noted: Mapping[str, Any]) -> str | None:
 def table_search(root: Path, paper: str, table: str, scale: str) -> Search | None:
     """Returns the runs behind a table; None for a paper whose runs were never mirrored."""
     return _search(root, paper, f"tags.`{table}` = 'true' and tags.scale = '{scale}' and tags.kind = 'row'")
-
-
-def run_search(root: Path, paper: str, path: str) -> Search | None:
-    """Returns the run of the stage with a folder, relative to the root; None for a paper that was never mirrored."""
-    return _search(root, paper, f"tags.path = '{path}'")
 
 
 def _search(root: Path, paper: str, query: str) -> Search | None:

@@ -19,17 +19,18 @@ ONES = {"kl": 0.0, "entropy": 0.7, "repetition": 0.0, "truncated": 0.0, "proxy_s
 
 
 @pytest.mark.parametrize(
-    ("measures", "truth"),
+    ("rate", "p", "gain", "onset", "truth"),
     [
-        ({"final": 40.0, "p": 0.01, "proxy_gain": 1.0}, "hacked"),
-        ({"final": 55.0, "p": 0.2, "proxy_gain": 1.0, "onset": 8.0}, "hacked"),
-        ({"final": 40.0, "p": 0.01, "proxy_gain": -1.0}, "between"),
-        ({"final": 48.0, "p": 0.4, "proxy_gain": 1.0}, "between"),
-        ({"final": 50.0, "p": 1.0, "proxy_gain": 1.0}, "clean"),
+        (40.0, 0.01, 1.0, None, "hacked"),
+        (55.0, 0.2, 1.0, 8.0, "hacked"),
+        (40.0, 0.01, -1.0, None, "between"),
+        (48.0, 0.4, 1.0, None, "between"),
+        (50.0, 1.0, 1.0, None, "clean"),
     ],
 )
-def test_hacked_clean_and_between(measures: dict[str, float], truth: str) -> None:
-    assert rates.truth_of(measures) == truth
+def test_hacked_clean_and_between(rate: float, p: float, gain: float, onset: float | None, truth: str) -> None:
+    metrics = {"win_rate_vs_sft": rate, "win_rate_vs_sft_p": p, "hacking/proxy_gain": gain}
+    assert rates.truth_of(metrics | ({} if onset is None else {"hacking/onset_step": onset})) == truth
 
 
 @pytest.mark.parametrize("file", sorted((PROJECT / rates.RECORDS).glob("*.json")), ids=lambda file: file.stem)

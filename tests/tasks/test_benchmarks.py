@@ -21,7 +21,7 @@ from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
 from tasks.prepare import make_sets
-from tasks.report.cell_notes import _partial_text, partial_text
+from tasks.report.measured import partial_benchmark, partial_text
 from tasks.report.outputs import StageOutput
 from tests.rlhf_core.evaluation.test_harness import TASKS
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
@@ -267,7 +267,7 @@ def test_live_code_bench_is_taken_in_its_window(
     spec = code_spec(tmp_path / "files", files, rows, livecode_window=window)
     sets, facts = sets_of(spec, tmp_path)
     assert [row["id"] for row in sets["functions.livecode"]] == ids
-    assert _partial_text("livecode", facts["benchmarks"]["livecode"]) == says
+    assert partial_benchmark("livecode", facts["benchmarks"]["livecode"]) == says
 
 
 @pytest.mark.parametrize(

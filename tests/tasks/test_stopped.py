@@ -103,7 +103,7 @@ def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytes
     assert {cell["status"] for cell in rows["token"]["cells"].values() if cell["published"]} == {"stopped"}
     assert rows["segment"]["cells"]["alpaca_wr"]["status"] == "measured"
     assert list(rows["segment"]["cells"]["alpaca_wr"]["seeds"]) == ["0"]
-    assert "stopped" not in rows["bandit"]
+    assert rows["bandit"]["stopped"] == {}
     inputs = read_json(made_up / "segment/tables/record/record.json")["inputs"]
     assert (made_up / "segment/policy/token/0/result").as_posix() in inputs
     print_table(made, "segment/1")

@@ -13,7 +13,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.tracking import mirror as tracking
 from tasks.tracking.databases import refuse_unusable, without_passwords
 from tasks.tracking.run_content import token_rows
-from tasks.tracking.searches import Search, note_experiment, run_search, table_search
+from tasks.tracking.searches import note_experiment, table_search
 from tests.small_repository import command
 
 
@@ -117,14 +117,6 @@ def test_without_a_server_the_filter_alone_is_there(tmp_path: Path) -> None:
     found = table_search(tmp_path, "segment", "Table 1", "testbed")
     assert found is not None
     assert (found.filter, found.link) == (FILTER, None)
-
-
-def test_the_runs_of_one_row_and_seed_are_found_by_their_folder(tmp_path: Path) -> None:
-    assert run_search(tmp_path, "segment", "results/x") is None, "never mirrored"
-    note_experiment(tmp_path, "segment", "http://127.0.0.1:5000", "17")
-    found = run_search(tmp_path, "segment", "results/x")
-    link = "http://127.0.0.1:5000/#/experiments/17/runs?searchFilter=tags.path%20%3D%20%27results%2Fx%27"
-    assert found == Search("tags.path = 'results/x'", link)
 
 
 def test_a_rollout_is_a_row_for_each_token_with_the_parts_of_its_reward() -> None:

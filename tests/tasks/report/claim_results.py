@@ -44,12 +44,6 @@ EXAMPLE: dict[str, Any] = {
     "true_clauses": [[0, 14, "requested_true", 1.0], [14, 17, "closing", 0.2]],
 }  # fmt: skip
 CREDIT: dict[str, Any] = {"id": "a", "prompt": "?", "tokens": ["1", "3"], "rewrite": "12", "mistaken": [False, True]}
-WRONG, RIGHT = "1 + 1 = 4.\n4 + 1 = 5.\nThe answer is 5.", "1 + 1 = 2.\n2 + 1 = 3.\nThe answer is 3."
-KEPT, OTHER = (RIGHT.replace("1 + 1 = 2", f"1 + 1 = {wrong}") for wrong in (4, 9))
-REWRITES = [
-    {"question_id": "q", "prediction": WRONG, "rewrite": rewrite, "accepted": rewrite != WRONG}
-    for rewrite in (RIGHT, KEPT, OTHER, WRONG)
-]
 #: Metrics that are shares.
 SHARES = ("credit_auc", "rewrite_accuracy", "teacher_rewrite_accuracy")
 
@@ -71,10 +65,6 @@ def make_claim_results(results: Path, paper: str, seeds: tuple[int, ...] = (0, 1
             kinds = ("normal", "normal", "repetition", "code")
             write(folder / "metrics.json", {"accuracy": 0.7 + 0.01 * seed, "segment_length": 6.0})
             write(folder / "examples.jsonl", [{**EXAMPLE, "id": str(i), "kind": kind} for i, kind in enumerate(kinds)])
-    for name in ("questions", "mathematics") if paper == "rlmec" else ():
-        steps = [[step] for step in RIGHT.split("\n")]
-        rows = [{"id": "q", "meta": {"steps": steps}}, {"id": "real"}]
-        write(results / "shared" / "data" / name / "result" / "questions.jsonl", rows)
     variants = [
         {"id": str(i), "variant": name, "preference": 1 + p, "model_chars": chars + i % 7, "baseline_chars": 90}
         for name, chars, p in (("verbose", 140, 0.7), ("concise", 50, 0.3))
@@ -94,8 +84,6 @@ def _write_run(folder: Path, quality: float, generator: np.random.Generator) -> 
     paid = {"step": 40, "prompt": "Tell me.", "tokens": PIECES, "rewards": [0, 0, 0, 0, 0, own], "true_reward": 0.5}
     write(folder / "rollouts.jsonl", [{**paid, "step": 20}, paid])
     write(folder / "credit.jsonl", [{**CREDIT, "credit": [0.0, -0.1], "unclipped": [0.4, own]}])
-    for name in ("rewrites.jsonl", "grm_rewrites.jsonl"):
-        write(folder / name, REWRITES)
     for name in ("generations.jsonl", "peak_generations.jsonl"):
         write(
             folder / name, [*_answers(own, hardness, generator), *_solutions(own, hardness, generator), _program(own)]

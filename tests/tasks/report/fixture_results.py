@@ -9,11 +9,13 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.report.measured import Cell
 from tasks.report.paper_tables import made_cell
 from tasks.running.result_digests import digests_of
 
@@ -47,8 +49,8 @@ SCRIPT = "<script>document.title = 'taken over'</script>"
 
 def cell_text(cell: Mapping[str, Any], decimals: int = 1) -> str:
     """Returns a cell of tables.json in one line."""
-    row = {"group": "", "kind": "", "name": "", "runs": {}}
-    return made_cell(row, {"decimals": decimals}, {"published": None, **cell}).plain
+    row = {"group": "", "kind": "", "name": "", "runs": {}, "stopped": {}}
+    return made_cell(row, {"decimals": decimals}, {**asdict(Cell(None, "")), **cell}).plain
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:

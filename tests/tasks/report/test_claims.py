@@ -11,9 +11,9 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
+from rlhf_core.published.paper_claims import SIDES, ClaimPart, claims_of, read_claims
 from rlhf_core.published.row_map import metrics_of_paper, row_names
-from tasks.report.claim_kinds import KINDS, Rows, Selected, Wins, mean_height
-from tasks.report.claims import FOLDER, claims_figure, claims_of, read_claims
+from tasks.report.claims import claims_figure, mean_height
 from tasks.report.games import EVALUATORS, match_of
 from tasks.report.numbers import OF_CLAIMS
 from tasks.report.outputs import ResultTree
@@ -31,7 +31,8 @@ def write_claims(folder: Path, *parts: dict[str, Any], **top: Any) -> Path:
 
 def judge(folder: Path, *parts: dict[str, Any], **top: Any) -> dict[str, Any]:
     """Judges the claim of such a file as the page shows it."""
-    figure = claims_figure(read_claims(write_claims(folder, *parts, **top), "par"), ResultTree(folder, (0, 1, 2)))
+    file = read_claims(write_claims(folder, *parts, **top), "par")
+    figure = claims_figure("par", file, ResultTree(folder, (0, 1, 2)))
     return dict(figure.blocks[0]["rows"][0])
 
 
@@ -54,14 +55,11 @@ def write_curve(folder: Path, row: str, height: list[float], reach: float) -> No
         write(place / "metrics.json", {name: rows[-1][name] for name in ("kl", "win_rate_vs_sft")})
 
 
-def metrics_named(part: Any) -> list[str]:
-    """Returns the metrics of a part's fields, its matches included."""
-    if isinstance(part, Wins):
-        return [f"wins/{part.by}/{other}" for other in part.over]
-    if isinstance(part, Selected):
-        return [f"{part.metric}/{aspect}" for aspect in (part.aspect, *part.others)]
-    several = part.metric if isinstance(part.metric, tuple) else (part.metric,)
-    return [name for name in (*several, getattr(part, "than_metric", None), getattr(part, "along", None)) if name]
+def metrics_named(part: ClaimPart) -> list[str]:
+    """Returns the metrics of a part, its matches included."""
+    if part.by:
+        return [f"wins/{part.by}/{other}" for other in part.others]
+    return [*part.metrics, *part.other_metrics, *([part.along] if part.kind == "frontier" else [])]
 
 
 def is_metric(paper: str, metric: str) -> bool:
@@ -77,62 +75,46 @@ def is_metric(paper: str, metric: str) -> bool:
 
 @pytest.mark.parametrize("paper", printed_tables.PAPERS)
 def test_every_paper_has_claims_of_rows_and_metrics_that_are_in_its_row_map(paper: str) -> None:
-    made, rows = claims_of(paper), row_names(paper)
-    assert len(made.claims) >= 14
-    assert {*made.rows, *made.file.sft_by_prefix.values()} <= set(rows)
-    assert len({claim.says for claim in made.claims}) == len(made.claims)
-    parts = [part for claim in made.claims for part in claim.parts]
-    named = {name for part in parts for name in metrics_named(part.fields)} | {made.file.metric}
+    file, rows = claims_of(paper), row_names(paper)
+    assert len(file.claims) >= 14
+    assert {*file.rows, *file.sft_by_prefix.values()} <= set(rows)
+    assert len({claim.says for claim in file.claims.values()}) == len(file.claims)
+    parts = [part for claim in file.claims.values() for part in claim.parts]
+    named = {name for part in parts for name in metrics_named(part)} | {file.metric}
     assert {name for name in named if not is_metric(paper, name)} == set()
-    assert all(is_metric(paper, name) or is_metric(paper, f"{name}/others") for name in made.file.titles)
     for part in parts:
-        if KINDS[part.kind].side == "beside":
-            assert (made.file.margin if part.fields.margin is None else part.fields.margin) > 0
-        if isinstance(part.fields, Rows) and isinstance(part.fields.than, tuple) and not part.fields.than_metric:
-            assert not {*part.fields.rows} & {*part.fields.than}, "a row is compared with itself"
+        if part.side == "beside":
+            assert (file.margin if part.margin is None else part.margin) > 0
+        if not part.than_metric:
+            assert not {*part.own} & {*part.others}, "a row is compared with itself"
 
 
 def test_every_file_is_a_papers_and_every_kind_is_used() -> None:
-    assert {path.stem for path in FOLDER.iterdir()} == set(printed_tables.PAPERS)
-    used = {part.kind for paper in printed_tables.PAPERS for claim in claims_of(paper).claims for part in claim.parts}
-    assert used == set(KINDS)
+    files = (printed_tables.FOLDER / "claims").iterdir()
+    assert {path.stem for path in files} == set(printed_tables.PAPERS)
+    claims = [claim for paper in printed_tables.PAPERS for claim in claims_of(paper).claims.values()]
+    assert {part.kind for claim in claims for part in claim.parts} == set(SIDES)
 
 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"kind": "greter", "rows": "par", "than": 50}, "kind is 'greter'.* did you mean 'greater'"),
-        ({"rows": "par"}, "kind is 'None'"),
-        ({"kind": "greater", "rows": "par", "then": 50}, "unknown setting 'then'; did you mean 'than'"),
-        ({"kind": ["greater"]}, "is not a kind; did you mean 'greater'"),
-        ({"kind": "greater", "rows": [50], "than": 50}, r"rows\[0\] is 50; it must be text"),
+        ({"kind": "greter", "rows": "par", "than": 50}, r"parts\[0\].kind is 'greter'.* did you mean 'greater'"),
+        ({"kind": "greater", "rows": "par", "then": 50}, "unknown setting '.*then'; did you mean 'than'"),
         ({"kind": "greater", "rows": ["50"], "than": 50}, "'50' is not a row"),
         ({"kind": "greater", "rows": "par", "than": ["minmx"]}, "'minmx' is not a row .* did you mean 'minmax'"),
         ({"kind": "greater", "rows": "par", "metric": "kl"}, "needs 'than'"),
-        ({"kind": "greater", "than": 50}, "'rows'"),
-        ({"kind": "frontier", "row": "par", "over": "warm", "pieces": 0}, "pieces is 0"),
+        ({"kind": "greater", "than": 50}, "rows"),
+        ({"kind": "frontier", "rows": "par", "than": "warm", "pieces": 0}, "pieces is 0"),
     ],
 )
-def test_what_a_part_cannot_say_is_refused_by_claim_and_field(
-    part: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RecipeError, match=f"par.yaml: claim 'one', part 1: .*{message}"):
+def test_what_a_part_cannot_say_is_refused(part: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=f"claims/par.yaml: .*{message}"):
         read_claims(write_claims(tmp_path, part), "par")
 
 
-def test_a_file_or_claim_with_a_wrong_field_is_refused(tmp_path: Path) -> None:
-    part = {"kind": "greater", "rows": "par", "than": 50}
-    with pytest.raises(RecipeError, match="unknown setting 'margn'; did you mean 'margin'"):
-        read_claims(write_claims(tmp_path, part, margn=4.0), "par")
-    claim = {"says": "It is so", "where": "Table 1", "parts": [part]}
-    with pytest.raises(RecipeError, match="claim 'one': unknown setting 'where'"):
-        read_claims(write_claims(tmp_path, claims={"one": claim}), "par")
-    with pytest.raises(RecipeError, match="claim 'one': 'parts' is missing"):
-        read_claims(write_claims(tmp_path), "par")
-
-
 def test_a_frontier_lies_above_the_others_over_the_range_that_both_reach(tmp_path: Path) -> None:
-    part = {"kind": "frontier", "row": "par", "over": ["warm"]}
+    part = {"kind": "frontier", "rows": "par", "than": ["warm"]}
     write_curve(tmp_path, "par", [60, 70, 80, 90], reach=3.0)
     write_curve(tmp_path, "warm", [50, 55, 60, 95], reach=6.0)
     row = judge(tmp_path, part)

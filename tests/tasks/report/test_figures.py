@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.report.charts import panels_svg
-from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, spread_note, token_spans
+from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.figures import paper_figures, recorded_figures
-from tasks.report.figures_numbers import _kept_share, _shares_before_ends, error_distances
+from tasks.report.figures_numbers import shares_before_ends
+from tasks.report.figures_texts import token_spans
+from tasks.report.numbers import steps_to_answer
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
-from tests.tasks.report.claim_results import EXAMPLE, REWRITES, RIGHT
-from tests.tasks.report.fixture_results import make_results, write
+from tests.tasks.report.claim_results import EXAMPLE
+from tests.tasks.report.fixture_results import write
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +29,6 @@ def figures(results: Path) -> dict[str, FigureData]:
 def test_rows_that_were_not_run_are_named(figures: dict[str, FigureData]) -> None:
     assert figures["figure-5"].missing == ["llama3-bandit", "llama3-token", "llama3-segment"]
     assert [panel["title"] for panel in figures["figure-5"].to_json()["panels"]] == ["Phi3.1-mini-SFT"]
-
-
-def test_without_outputs_nothing_is_drawn(tmp_path: Path) -> None:
-    folder = make_results(tmp_path, seeds=(0,), rows=("bandit",))
-    for place in ("reward_model", "normaliser"):
-        for stage in (folder / "segment" / place).glob("*/*/result/metrics.json"):
-            stage.unlink()
-    found = {f.key: f.to_json() for f in paper_figures("segment", ResultTree(folder, (0,)))}
-    for key in ("figure-2", "figure-3", "figure-6", "reward-models", "normaliser-fits"):
-        assert found[key]["status"] == "not run"
-        assert found[key]["missing"]
 
 
 @pytest.mark.parametrize(
@@ -56,31 +46,10 @@ def test_token_spans(tokens: list[str], response: str, expected: list[tuple[int,
         assert spans == expected
 
 
-def line(points: int, error: float | None = 0.1) -> Series:
-    return Series(f"{points} points", list(range(points)), [1.0] * points, [error] * points)
-
-
-@pytest.mark.parametrize(
-    ("series", "note"),
-    [
-        ([line(FEW_POINTS)], " Means over worlds; error bars are one standard error."),
-        ([line(FEW_POINTS + 1)], " Means over worlds; bands are one standard error."),
-        ([line(3), line(40)], " Means over worlds; error bars and bands are one standard error."),
-        ([line(3, None), Series("alone", [1, 2], [1.0, 2.0])], ""),
-    ],
-)
-def test_a_caption_names_the_errors_that_are_drawn(series: list[Series], note: str) -> None:
-    panels = [Panel("p", "x", "y", series)]
-    assert spread_note(panels) == note
-    drawn = panels_svg(FigureData(key="spread", title="t", caption="", panels=panels).to_json())
-    assert ("FillBetweenPolyCollection" in drawn) == ("bands" in note)
-    assert ("LineCollection" in drawn) == ("error bars" in note)
-
-
 def test_two_axes_are_told_apart_in_the_legend_and_drawn_large() -> None:
     pair = [Series("PAR", [1, 2], [0.5, 0.7], colour=0), Series("PAR", [1, 2], [50.0, 60.0], None, "dashed", 0, True)]
     two, one = Panel("p", "step", "proxy", pair, right_label="win rate"), Panel("p", "step", "proxy", pair[:1])
-    large, small = (panels_svg(FigureData("f", "t", "", panels=[panel]).to_json()) for panel in (two, one))
+    large, small = (panels_svg("f", "t", [panel]) for panel in (two, one))
     assert large.count(">win rate<") == 2, "on its axis and in the legend"
     width = [int(re.search(r"max-width:(\d+)px", svg).group(1)) for svg in (large, small)]  # type: ignore[union-attr]
     assert width[0] > 1.5 * width[1]
@@ -89,28 +58,11 @@ def test_two_axes_are_told_apart_in_the_legend_and_drawn_large() -> None:
 def test_intervals_name_their_lines_from_top_to_bottom() -> None:
     ends = Series("at the end", [60.0, 40.0], ["PAR", "Vanilla"], [2.0, 3.0], style="intervals", colour=0)
     guide = Series("the SFT model", [50.0, 50.0], [0.0, 1.0], style="guide")
-    drawn = panels_svg(FigureData("f", "t", "", panels=[Panel("p", "win rate", "", [ends, guide])]).to_json())
+    drawn = panels_svg("f", "t", [Panel("p", "win rate", "", [ends, guide])])
     places = re.findall(r'y="([\d.]+)"[^>]*>(PAR|Vanilla)<', drawn)
     heights = {name: float(height) for height, name in places}
     assert heights["PAR"] < heights["Vanilla"]
     assert ">the SFT model<" in drawn
-
-
-def test_a_drawing_has_a_title_for_each_point_with_every_text_escaped() -> None:
-    name = 'it\'s "<b>bold</b>" & <script>'
-    line = Series(name, [1, 2, 3], [1.0, None, 123456.0], [0.25, None, None])
-    guide = Series("even", [1, 3], [50.0, 50.0], style="guide")
-    thin = Series("one world", [1, 3], [1.0, 2.0], style="thin")
-    panel = Panel("p", "step", "win rate", [line, guide, thin])
-    drawn = panels_svg(FigureData("f", "t", "", panels=[panel]))
-    assert "<b>" not in drawn
-    titles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"><title>([^<]*)</title>', drawn)
-    assert [unescape(title) for *_, title in titles] == [
-        f"{name}\nstep 1, win rate: 1 ± 0.25", f"{name}\nstep 3, win rate: 1.235e+05"
-    ], "gaps are left out"  # fmt: skip
-    (left, low, _), (right, high, _) = titles
-    assert float(left) < float(right)
-    assert float(low) > float(high), "as in an SVG, heights are counted from the top"
 
 
 def answer(
@@ -131,8 +83,7 @@ def result(root: Path, kind: str, name: str, metrics: dict[str, float], **files:
 def test_distances_count_steps_from_the_first_error_to_the_answer() -> None:
     rows = [answer(0, right=True, first_error=None), answer(1, right=False, first_error=0)]
     rows += [answer(2, right=False, first_error=1), answer(3, right=False, first_error=2)]  # what is missing comes last
-    assert error_distances(rows) == {"0": 2 / 3, "1": 1 / 3, "2": 0.0, "3": 0.0, "4+": 0.0}
-    assert error_distances(rows[:1]) == {}
+    assert steps_to_answer(rows) == [1, 0, 0]
 
 
 def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(tmp_path: Path) -> None:
@@ -145,16 +96,9 @@ def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(
     assert [block["models"][1]["rewards"] for block in blocks] == [[1.0, 1.0], [1.0, -1.0]]
 
 
-def test_a_rewrite_keeps_a_wrong_step_where_the_prediction_has_it_too() -> None:
-    """Of three accepted ones the first is right and the last has another error; real questions have no known steps."""
-    steps = {"q": [[step] for step in RIGHT.split("\n")]}
-    assert _kept_share([*REWRITES, {**REWRITES[0], "question_id": "real"}], steps) == pytest.approx(1 / 3)
-    assert _kept_share(REWRITES, {}) is None
-
-
 def test_tokens_that_close_a_clause_are_apart_from_the_others() -> None:
     worth = ((3, 0.1), (2, 0.1), (1, 0.1), (0, 0.9), (0, 0.3))
-    assert _shares_before_ends(EXAMPLE) == [(distance, pytest.approx(share / 0.3)) for distance, share in worth]
+    assert shares_before_ends(EXAMPLE) == [(distance, pytest.approx(share / 0.3)) for distance, share in worth]
 
 
 def test_the_time_of_training_comes_from_the_records(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.testbed import KINDS
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
 from tasks.report.hackability import Laboratory, compare, write_comparison
@@ -33,10 +32,6 @@ def write_run(root: Path, row: str, seed: int, rates: list[float], p: float, **m
     ]
     found = {"win_rate_vs_sft": rates[-1], "win_rate_vs_sft_se": 2.0, "win_rate_vs_sft_p": p}
     found |= {"hacking/proxy_gain": float(len(rates) - 1), "hacking/loss_after_peak": max(rates) - rates[-1]}
-    for suffix, more in (("", 1.0), ("_sft", 0.0)):
-        numbers = {kind: 0.5 + more * (kind == "filler") for kind in KINDS}
-        found |= {f"clauses{suffix}/{kind}": number / sum(numbers.values()) for kind, number in numbers.items()}
-        found |= {f"clauses_per_response{suffix}/{kind}": number for kind, number in numbers.items()}
     (out / "result" / "metrics.json").write_text(json.dumps(found | metrics))
     (out / "result" / "hacking.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     (out / "record" / "record.json").write_text(json.dumps({"seconds": 60, "commit": "ab" * 20, "device": "cpu"}))
@@ -49,8 +44,9 @@ def root(tmp_path: Path) -> Path:
     titles["par"] = {"title": f"PAR {EVIL}, reward {{reward}}"}
     page = {"each": {"reward": ["length"]}, "base": {"kind": "reward"}, "variants": titles}
     write_yaml(tmp_path / "params/hackability/rows.yaml", page)
-    write_yaml(tmp_path / "params/hackability/reward_models.yaml", {"length": {"title": "x", "data": "length"}})
-    write_yaml(tmp_path / "params/scales/testbed/data.yaml", {"length": {"annotator": {"length_bias": 2.0}}})
+    write_yaml(
+        tmp_path / "params/hackability/reward_models.yaml", {"length": {"title": "Likes length", "data": "length"}}
+    )
     write_run(tmp_path, "length-vanilla", 0, [50, 60, 30], 0.001, **{"hacking/onset_step": 4, "hacking/onset_kl": 9.0})
     write_run(tmp_path, "length-vanilla", 1, [50, 70, 40], 0.001)
     write_run(tmp_path, "length-par", 0, [50, 60, 65], 0.001)
@@ -77,11 +73,11 @@ def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:
 def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     matrix = text.split("<table>")[1].split("</table>")[0]
-    assert "<b>35.0 ±5.0</b>" in matrix
+    assert "35.0<small>±5.0</small>" in matrix
     assert "onset 4 · KL 9.0" in matrix
     assert "-30.0 after peak" in matrix
-    assert "+2 for every ten words" in text
-    assert "Left out: WARM" in text
+    assert "Likes length" in text
+    assert "left out: no model" in matrix
 
 
 def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) -> None:
@@ -107,7 +103,7 @@ def test_every_text_is_escaped_and_nothing_is_loaded(page: Path) -> None:
 def test_the_module_shows_every_row_that_ran(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hackability.main(["--results", str(root / "results" / "testbed"), "--out", str(root / "report")])
     assert "hackability.html" in capsys.readouterr().out
-    assert "<b>35.0 ±5.0</b>" in (root / "report" / "hackability.html").read_text(encoding="utf-8")
+    assert "35.0<small>±5.0</small>" in (root / "report" / "hackability.html").read_text(encoding="utf-8")
 
 
 def test_results_without_measures_are_refused(root: Path) -> None:

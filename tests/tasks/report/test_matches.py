@@ -7,9 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks.report.games import Match, Matches, matched
-from tests.tasks.report.fixture_results import cell_text
+from tasks.report import games
+from tasks.report.games import Match, Matches
+from tasks.report.outputs import ResultTree
 
 
 class Scripted:
@@ -30,55 +33,53 @@ class Scripted:
         return f"Output ({'a' if 'good' in first else 'b'})"
 
 
-def played(own: list[str], other: list[str], seeds: int = 1, **settings: Any) -> tuple[Matches, Scripted]:
-    def output(texts: list[str]) -> Any:
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(games, "_judge_of", lambda tree, settings: Scripted())
+
+
+def played(own: list[str], other: list[str], seeds: int = 1) -> Matches:
+    def output(texts: list[str], path: str) -> Any:
         answers = [
             {"benchmark": "alpaca", "id": str(i), "prompt": f"Hola {i}.", "response": text, "meta": {}}
             for i, text in enumerate(texts)
         ]
-        told = {"data": "translation", "judge": {"kind": "scripted"}, "rows": None, **settings}
-        return SimpleNamespace(generations=answers, scores={str(i): {} for i in range(len(texts))}, judge_settings=told)
+        told = {"data": "translation", "judge": {"kind": "scripted"}, "rows": None}
+        scores: dict[str, Any] = {str(i): {} for i in range(len(texts))}
+        return SimpleNamespace(path=path, generations=answers, scores=scores, judge_settings=told)
 
-    rows = {"own": {s: output(own) for s in range(seeds)}, "other": {s: output(other) for s in range(seeds)}}
-    made, judge = Matches(cast(Any, rows), Path("none"), {}), Scripted()
-    made.__dict__["_judges"] = SimpleNamespace(get=lambda settings: judge)
-    return made, judge
+    sides = {"own": own, "other": other}
+    rows = {name: {s: output(texts, f"{name}/{s}") for s in range(seeds)} for name, texts in sides.items()}
+    return Matches(cast(Any, rows), ResultTree(Path(), (0,)), {})
 
 
 def test_prompts_without_a_verdict_count_for_nobody_and_are_counted() -> None:
     same = ["same"] * 8
-    matches, _ = played(["good", "broken", "bad", *same], ["bad", "bad", "good", *same], seeds=2)
+    matches = played(["good", "broken", "bad", *same], ["bad", "bad", "good", *same], seeds=2)
     assert matches.win_rates("own", "other", "judge") == {0: 50.0, 1: 50.0}
-    assert matches.lacking("other", "own", "judge") == {"unparsable": 2, "one_sided": 0}
+    assert [one.unparsable for one in matches.played("other", "own", "judge").values()] == [1, 1]
 
 
 def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
     """50 % would look like a draw; where verdicts say that all are alike, it is one."""
-    matches, _ = played(["broken", "same"], ["bad", "same"])
+    matches = played(["broken", "same"], ["bad", "same"])
     assert matches.win_rates("own", "other", "judge") == {}
     assert matches.outcome("own", "other", Match("win-test", "judge")) is None
-    row = cast(Any, SimpleNamespace(recipe=SimpleNamespace(name="own"), main="other"))
-    for match in (Match("wins", "judge", "other"), Match("win-test", "judge")):
-        cell, tested = matched(matches, row, match)
-        assert cell.pop("why").startswith("no game is decided between 'o")
-        assert (cell, tested) == ({"status": "not measured", "unparsable": 1, "one_sided": 0}, None)
-    shown = cell_text({"status": "not measured", "verdict": None, "unparsable": 1}, 1)
-    assert shown == "not measured; 1 unparsable"
-    assert played(["same"], ["same"])[0].win_rates("own", "other", "judge") == {0: 50.0}
+    assert played(["same"], ["same"]).win_rates("own", "other", "judge") == {0: 50.0}
 
 
 def test_a_win_rate_of_too_few_valid_verdicts_is_left_out() -> None:
     """One verdict in five is unreadable; the others all say that the row wins."""
-    matches, _ = played(["broken", *["good"] * 4], ["bad"] * 5)
+    matches = played(["broken", *["good"] * 4], ["bad"] * 5)
     assert matches.win_rates("own", "other", "judge") == {}
     assert matches.outcome("own", "other", Match("win-test", "judge")) is None
-    matches, _ = played(["broken", *["good"] * 9], ["bad"] * 10)
+    matches = played(["broken", *["good"] * 9], ["bad"] * 10)
     assert matches.win_rates("own", "other", "judge") == {0: 100.0}
 
 
 def test_rows_without_a_shared_prompt_measure_nothing() -> None:
     """50 % would look like a draw."""
-    matches, _ = played(["good"], ["bad"])
+    matches = played(["good"], ["bad"])
     for name, prompt in (("own", "a"), ("other", "b")):
         scores = matches.outputs[name][0].scores
         scores.clear()
@@ -89,9 +90,9 @@ def test_rows_without_a_shared_prompt_measure_nothing() -> None:
 
 
 def test_the_same_answer_is_a_tie_by_a_score_whatever_its_last_digit() -> None:
-    matches, _ = played(["same", "good", "bad"], ["same", "bad", "good"])
+    matches = played(["same", "good", "bad"], ["same", "bad", "good"])
     for name, noise in (("own", 1e-7), ("other", 0.0)):
         matches.outputs[name][0].scores.update(
             {str(i): {"holistic": value + noise} for i, value in enumerate((1.0, 2.0, 2.0))}
         )
-    assert matches.results_of("own", "other", "holistic", 0).signs == {"0": 0, "1": 1, "2": 1}
+    assert matches.played("own", "other", "holistic")[0].signs == {"0": 0, "1": 1, "2": 1}

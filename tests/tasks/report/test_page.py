@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.report.__main__ import write_report
-from tasks.report.page import Bullets, FactList, Fold, ReportPage, Section, Text, Tiles, Verbatim, html, link, markdown
-from tasks.report.report_page import policy_rows, report_page
+from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, html, link, markdown
+from tasks.report.report_page import report_page
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
+from tasks.running.artifacts import digest, read_json, write_json
 from tasks.tracking.searches import note_experiment
 from tests.browser import WIDTHS, browsing, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT, sign
@@ -45,10 +44,10 @@ def written(results: Path) -> str:
 
 def test_every_kind_of_part_is_escaped_on_the_page_and_in_markdown() -> None:
     cell = TableCell(EVIL, (EVIL,), EVIL, "confirmed", link="#a", tip=EVIL)
-    row = TableRow(EVIL, (cell,), (EVIL,), (EVIL,), anchor="a", detail=((EVIL, EVIL),))
-    table = ShownTable((TableColumn(EVIL, group=EVIL, note=EVIL, tip=EVIL, published=True),), (row,), EVIL, EVIL)
-    parts = (Text(EVIL), Bullets((EVIL, link("#a", EVIL))), FactList({EVIL: EVIL}), Tiles(((EVIL, EVIL, ""),)), table)
-    section = Section(EVIL, "key", (*parts, Fold(EVIL, (Text(EVIL),)), Verbatim(EVIL, "as it is")))
+    row = TableRow(EVIL, (cell,), (EVIL,), (EVIL,), anchor="a")
+    table = ShownTable((TableColumn(EVIL, group=EVIL, note=EVIL, published=True),), (row,), EVIL, EVIL)
+    parts = (Text(EVIL), Bullets((EVIL, link("#a", EVIL))), Tiles(((EVIL, EVIL, ""),)), table)
+    section = Section(EVIL, "key", (*parts, Fold(EVIL, (Text(EVIL),))))
     page = ReportPage(EVIL, EVIL, (Text(Markup("<b>bold</b>")),), (section,), EVIL)
     for made in (html(page), markdown(page)):
         assert "<script>alert" not in made
@@ -78,11 +77,9 @@ def test_every_link_within_the_page_has_its_target(text: str) -> None:
     assert "run-segment-policy-segment-0" in links
 
 
-def test_the_first_screen_has_verdicts_and_a_picture_and_papers_are_folded(text: str) -> None:
-    first, across, paper = (text.index(mark) for mark in ('class="lead"', 'id="across"', '<details class="fold">'))
-    assert first < across < paper
-    assert re.search(r"\d+ of \d+ comparisons confirm what the papers print", text[first:across])
-    assert "segment/segment<" in text[first:across]
+def test_the_first_screen_has_verdicts_and_papers_are_folded(text: str) -> None:
+    first, paper = (text.index(mark) for mark in ('class="lead"', '<details class="fold">'))
+    assert re.search(r"\d+ of \d+ comparisons confirm what the papers print", text[first:paper])
     assert "<details open" not in text
 
 
@@ -114,46 +111,17 @@ def test_published_numbers_have_columns_of_their_own(text: str) -> None:
     assert "31.05" not in re.sub(r'<td class="n printed.*?</td>', "", row)
 
 
-def test_runs_lead_to_path_digest_commit_and_first_answers(text: str, results: Path) -> None:
-    row = part(text, "run-segment-policy-segment-1", "</details>")
+def test_runs_lead_to_path_digest_and_commit(text: str, results: Path) -> None:
+    row = part(text, "run-segment-policy-segment-1", "</tr>")
     assert "segment/policy/segment/1" in row
-    assert digest(results / "segment/policy/segment/1/result") in row
+    assert digest(results / "segment/policy/segment/1/result")[:12] in row
     assert "0123456789ab" in row
-    assert "3 answers" in row
-    for answer in read_jsonl(results / "segment/policy/segment/1/result/generations.jsonl")[:3]:
-        assert escape(answer["response"]) in row
 
 
-def test_tables_and_runs_lead_to_mlflow(tree: Path) -> None:
+def test_tables_lead_to_mlflow(tree: Path) -> None:
     note_experiment(tree.parents[1], "segment", "http://127.0.0.1:5000", "3")
-    text, search = written(tree), 'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter='
-    assert f"{search}tags.%60Table%206%60%20%3D%20%27true%27" in part(text, "segment-table-6")
-    for anchor, path in (("run-segment-policy-segment-1", "segment/policy/segment/1"),
-                         ("run-shared-sft-phi3-mini-0", "shared/sft/phi3-mini/0")):  # fmt: skip
-        query = quote(f"/results/testbed/{path}'", safe="")
-        assert re.search(f'{re.escape(search)}tags.path[^"]*{query}', part(text, anchor, "</tr>"))
-
-
-def test_rows_of_several_papers_are_side_by_side(tree: Path) -> None:
-    """A row of another study joins those of the same SFT model, in the order of the true win rate."""
-    best = tree / "mixed" / "policy" / "my-row" / "0"
-    shutil.copytree(tree / "segment" / "policy" / "segment" / "0", best)
-    shutil.copytree(best, tree / "hackability" / "policy" / "length-vanilla" / "0")
-    metrics = read_json(best / "result" / "metrics.json")
-    write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
-    sign(tree / "mixed")
-    rows = policy_rows(tree)["phi3-mini"]
-    assert {row.paper for row in rows} == {"segment", "mixed"}
-    assert (rows[0].name, rows[0].mean("win_rate_vs_sft")) == ("my-row", (99.0, None))
-    two = next(row for row in rows if row.name == "segment")
-    found = [run.metrics["win_rate_vs_sft"] for run in two.runs.values()]
-    assert two.mean("win_rate_vs_sft") == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
-    (tree.parents[1] / "params/mixed").mkdir(parents=True)
-    (tree.parents[1] / "params/mixed/rows.yaml").write_text("my-row: {title: <b>mine</b>}\n")
-    text = written(tree)
-    assert "&lt;b&gt;mine&lt;/b&gt;" in text
-    assert 'href="#run-mixed-policy-my-row-0"' in text
-    assert 'id="run-mixed-policy-my-row-0"' in text
+    search = 'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter='
+    assert f"{search}tags.%60Table%206%60%20%3D%20%27true%27" in part(written(tree), "segment-table-6")
 
 
 def test_a_changed_cell_is_refused(tree: Path) -> None:
@@ -194,15 +162,12 @@ def test_a_number_leads_to_its_run_and_a_head_sorts(page: Path, tmp_path: Path) 
     with browsing(tmp_path, WIDTHS[0]) as tab:
         tab.open(f"{page.as_uri()}#segment-table-1")
         assert tab.evaluate("document.querySelector('#segment details.fold').open")
-        tab.click("#across thead th:nth-child(2)")
-        rates = [float(text.split()[0]) for text in tab.texts("#across tbody td:nth-child(2)") if text]
-        assert rates == sorted(rates, reverse=True)
-        tab.click("#across thead th:nth-child(2)")
-        again = [float(text.split()[0]) for text in tab.texts("#across tbody td:nth-child(2)") if text]
-        assert again == sorted(rates)
-        tab.click("#across tbody tr:nth-child(2) a.value")
+        counts = "#segment table tbody td:nth-child(2)"
+        tab.click("#segment table thead th:nth-child(2)")
+        confirmed = [int(text) for text in tab.texts(counts)[:7]]
+        assert confirmed == sorted(confirmed, reverse=True)
+        tab.click("#segment-table-1 a.value")
         assert tab.evaluate("document.querySelector('#runs details.fold').open")
-        assert tab.evaluate("document.querySelector('tr:target').nextElementSibling.querySelector('details').open")
         tab.open(page.as_uri())
         colour = "getComputedStyle(document.body).backgroundColor"
         light = tab.evaluate(colour)

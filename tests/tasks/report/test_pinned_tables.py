@@ -79,13 +79,16 @@ def numbers_of_table(table: dict[str, Any]) -> list[Any]:
 
 
 def content_of_figure(figure: dict[str, Any]) -> list[Any]:
-    """Returns what a figure shows, and which rows it lacks."""
-    return [figure["kind"], figure["status"], figure["panels"], figure["blocks"], sorted(figure["missing"])]
+    """Returns what a figure shows."""
+    return [figure["kind"], figure["status"], figure["panels"], figure["blocks"]]
 
 
 def summaries(name: str, root: Path) -> dict[str, list[Any]]:
     """Returns the summary of each table, figure and file of the tables stage on invented results."""
-    made = make_tables(name, root)
+    return summaries_of(make_tables(name, root), root)
+
+
+def summaries_of(made: Path, root: Path) -> dict[str, list[Any]]:
     content, figures, metrics = (
         json.loads((made / f"{of}.json").read_text()) for of in ("tables", "figures", "metrics")
     )

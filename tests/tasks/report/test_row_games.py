@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ def cell(table: dict[str, Any], row: str, column: str) -> dict[str, Any]:
 
 def test_a_judge_decides_table_3_over_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """VA has 6 good answers and Response 3 of the 11 that can be read: 3 wins, 8 ties; Ours has 6 wins, 5 ties."""
-    monkeypatch.setattr(games.Judges, "get", lambda self, settings: GoodWins())
+    monkeypatch.setattr(games, "_judge_of", lambda tree, settings: GoodWins())
     table = table_3(make(tmp_path, true=False), tmp_path / "tables")
     assert cell(table, "va-without-end", "alpaca_wr")["mean"] == pytest.approx(100 * (3 + 4) / 11)
     ours = cell(table, "sentence-without-end", "alpaca_wr")
@@ -104,4 +103,4 @@ def test_without_a_judge_the_cell_is_blank(tmp_path: Path) -> None:
         (folder / "judge.json").unlink()
     found = cell(table_3(results, tmp_path / "tables"), "va-without-end", "alpaca_wr")
     assert (found["status"], found["mean"]) == ("not measured", None)
-    assert json.dumps(found["why"]) == "\"no verdict on the answers beside those of 'response'\""
+    assert found["why"] == "neither true rewards nor a judge"

@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks.commands.rows import print_row_list, seeds_text
 from tasks.report.comparison import meanings, print_rows, write_comparison
-from tasks.report.rows_compared import beats, compare_rows, row_runs, same_prompts, same_rollouts
+from tasks.report.rows_compared import compare_rows, row_runs, same_prompts, same_rollouts
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT
@@ -69,7 +69,6 @@ def test_differences_are_over_worlds(root: Path) -> None:
     interval = second.difference.effect.interval()
     assert interval is not None
     assert interval.upper == pytest.approx(-5.0 + 4.302653 / 3**0.5)
-    assert second.beats == pytest.approx(25.0), "half of the prompts are ties, the others are lost"
     assert second.row.alarms == {1: "kl at step 7"}
     said = "below, its interval without 0 (one comparison, not corrected); its alarm rang, read its answers first"
     assert meanings(found) == [f"Bandit (Sequence): {said}."]
@@ -92,7 +91,6 @@ def test_answers_to_other_prompts_are_not_compared(root: Path) -> None:
     answers = [json.loads(line) for line in (out / "result/generations.jsonl").read_text().splitlines()]
     write_jsonl(out / "result/generations.jsonl", [{**row, "prompt": f"{row['prompt']} Please."} for row in answers])
     own, other = (row_runs(root, "testbed", *address) for address in (("par", "par"), ("segment", "segment")))
-    assert beats(own, other) is None
     assert same_prompts([own, other], 3) == []
 
 
@@ -175,7 +173,6 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
         "What each reward pays for",
         "-5.0",
         "Hacking alarm of segment/bandit",
-        "first alarm of Bandit",
         "true reward 0.50",
     ):
         assert part in page, part

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
+from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, claims_of, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
 from rlhf_core.typed import typed
 from tasks.params import study_claims
 from tasks.params.studies import StudySpec
-from tasks.report.claim_kinds import KINDS, Numbers
-from tasks.report.claims import claims_of
+from tasks.report.claims import Numbers, comparisons
 from tasks.report.outputs import ResultTree
 from tasks.studies.verdicts import StudiedClaim, StudyState, claim_word, load_study, studied_claim
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, write_worlds
@@ -104,13 +103,11 @@ def test_the_comparison_of_the_claims_file_needs_no_more_words() -> None:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp_path: Path) -> None:
-    made = claims_of(paper)
-    numbers = Numbers(paper, made.file, made.rows, ResultTree(tmp_path, (0,)))
-    for claim in made.claims:
-        parts = [
-            part for part in claim.parts if part.kind != "frontier" and not getattr(part.fields, "than_metric", None)
-        ]
-        found = (one for part in parts for one in part.fields.comparisons(numbers, KINDS[part.kind].side))
+    file = claims_of(paper)
+    numbers = Numbers(paper, file, ResultTree(tmp_path, (0,)))
+    for name, claim in file.claims.items():
+        parts = [part for part in claim.parts if part.kind != "frontier" and not part.than_metric]
+        found = [one for part in parts for one in comparisons(part, numbers)]
         compared = [one for one in found if one.rows]
         expected = {
             (*sorted(one.rows), "alike")
@@ -118,8 +115,8 @@ def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp
             else (*(one.rows if one.side == "above" else one.rows[::-1]), "above")
             for one in compared
         }
-        stated = stated_claims(paper)[claim.id]
-        assert {(pair.first, pair.second, pair.relation) for pair in stated.pairs} == expected, claim.id
+        stated = stated_claims(paper)[name]
+        assert {(pair.first, pair.second, pair.relation) for pair in stated.pairs} == expected, name
         assert (stated.says, stated.source, stated.collapse) == (claim.says, claim.source, claim.collapse)
 
 
