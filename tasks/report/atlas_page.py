@@ -33,7 +33,7 @@ from tasks.report.page import Bullets, Fold, Picture, ReportPage, Section, Text,
 from tasks.report.report_page import label
 from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, simple_table
 from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
-from tasks.studies.frame import compared, core_hours, measure, shown_values
+from tasks.studies.frame import BUDGETS, compared, core_hours, measure, row_budgets, shown_values
 from tasks.studies.records import record_file
 from tasks.studies.verdicts import OPEN, StudyState, caveat_groups
 
@@ -207,6 +207,8 @@ def _numbers(state: StudyState) -> Iterator[Fold]:
     yield Fold(f"Means of each row in each cell, 95 % intervals over {spec.worlds} worlds", tables)
     known = [{world: amount(spec, value) for world, value in finding.values.items()} for finding in state.findings]
     lines = ([str(world), *(own.get(world, "") for own in known)] for world in state.records)
+    budgets = ([row, *texts] for row, texts in row_budgets(spec, state.frame, state.tuned).items())
+    yield Fold("Budgets of the rows", (simple_table(["row", *BUDGETS], budgets),))
     headings = ["world", *(finding.name for finding in state.findings)]
     yield Fold("Values of all worlds", (simple_table(headings, lines),))
 

@@ -15,13 +15,21 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigation_titles
-from tasks.graph.times import clock
 from tasks.params.pages import entries, read_settings
 from tasks.report.charts import PALETTE, panels_svg
 from tasks.report.figure_data import Panel, Series, curve
 from tasks.report.outputs import ResultTree, StageOutput, provenance, stage_record
-from tasks.report.page import Picture, ReportPage, Section, Text, write_page
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell, signed
+from tasks.report.page import Fold, Picture, ReportPage, Section, Text, write_page
+from tasks.report.table import (
+    ShownTable,
+    TableCell,
+    TableColumn,
+    TableRow,
+    format_number,
+    number_cell,
+    signed,
+    simple_table,
+)
 from tasks.report.worlds import Mean, mean_of
 from tasks.running.stage import run_main
 
@@ -207,11 +215,7 @@ def laboratory_page(found: Laboratory) -> ReportPage:
     """Returns the page: every mitigation under every reward, then each reward by itself."""
     runs = [run for reward in found.rewards for cell in reward.cells for run in cell.runs.values()]
     made = provenance([record for run in runs if (record := stage_record(run.path))])
-    facts = (
-        f"Scale {found.scale}, seeds {', '.join(map(str, found.seeds))}, commit "
-        f"{', '.join(made['commits']) or 'not recorded'}, {made['first'] or 'no date'}, training "
-        f"{clock(60 * made['minutes'])}."
-    )
+    facts = {"scale": found.scale, "seeds": ", ".join(map(str, found.seeds)), **made}
 
     def rows() -> Iterator[TableRow]:
         for cells in zip(*(reward.cells for reward in found.rewards), strict=True):
@@ -221,7 +225,11 @@ def laboratory_page(found: Laboratory) -> ReportPage:
     return ReportPage(
         f"Rewardsmith hackability · {found.scale}",
         "Can this reward be hacked?",
-        (Text(facts, "key"), Text(READING), ShownTable(columns, tuple(rows()), "mitigation")),
+        (
+            Text(READING),
+            ShownTable(columns, tuple(rows()), "mitigation"),
+            Fold("Scale, seeds and commit", (simple_table(["", ""], facts.items()),)),
+        ),
         [_reward_section(reward, found.order) for reward in found.rewards],
         f"Rewardsmith · {found.scale} scale · win rates are by true rewards over the benchmark's prompts; the loss "
         "after the peak is over the prompts of the evaluations while training",

@@ -14,6 +14,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.results import stopped
+from tasks.graph.times import clock
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
@@ -25,17 +26,14 @@ def stage_record(out: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
 
 
-def provenance(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns commits (with a plus where files were changed), devices, first and last day, and minutes of records."""
+def provenance(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns commits (with a plus where files were changed), devices, days and time of records, as texts by name."""
     days = sorted(str(record["started"])[:10] for record in records if record.get("started"))
     commits = (f"{one['commit'][:12]}{'+' if one.get('dirty') else ''}" for one in records if one.get("commit"))
-    return {
-        "commits": list(dict.fromkeys(commits)),
-        "devices": list(dict.fromkeys(str(one["device"]) for one in records if one.get("device"))),
-        "first": days[0] if days else "",
-        "last": days[-1] if days else "",
-        "minutes": sum(float(one.get("seconds", 0)) for one in records) / 60,
-    }
+    devices = (str(one["device"]) for one in records if one.get("device"))
+    named = {"commit": commits, "run on": devices, "date": days[:1] + days[-1:]}
+    texts = {name: ", ".join(dict.fromkeys(found)) or "not recorded" for name, found in named.items()}
+    return texts | {"time of the runs": clock(sum(float(one.get("seconds", 0)) for one in records))}
 
 
 @dataclass(frozen=True)

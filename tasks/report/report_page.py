@@ -12,7 +12,6 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import printed_tables
 from tasks.graph.names import DEMO_PAPER, made_tables
-from tasks.graph.times import clock
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS, run_settings
@@ -152,15 +151,8 @@ def _lead(scale: str, papers: list[PaperResults], runs: Mapping[str, ShownRun]) 
     if alarms:
         yield Fold(f"Hacking alarms ({len(alarms)})", (Bullets(alarms),))
     yield Fold("How to read the verdicts", (Text(READING),))
-    made = provenance([run.record for run in runs.values()])
-    facts = {
-        "scale": scale,
-        **{f"seeds, {label(paper.key)}": ", ".join(map(str, paper.content["seeds"])) for paper in papers},
-        "commit": ", ".join(made["commits"]) or "not recorded",
-        "run on": ", ".join(made["devices"]) or "not recorded",
-        "date": " to ".join(filter(None, dict.fromkeys((made["first"], made["last"])))) or "not recorded",
-        "time of all runs": clock(60 * made["minutes"]),
-    }
+    seeds = {f"seeds, {label(paper.key)}": ", ".join(map(str, paper.content["seeds"])) for paper in papers}
+    facts = {"scale": scale, **seeds, **provenance([run.record for run in runs.values()])}
     yield Fold("Scale, seeds and commit", (simple_table(["", ""], facts.items()),))
 
 

@@ -65,6 +65,7 @@ def test_a_complete_study_has_its_sentence_picture_and_numbers(page: Path) -> No
     for text in ("segment − bandit", "All hypotheses", "counts as none", "one world", "short", "long"):
         assert f"{text}</text>" in shown, text
     assert "of the first: rising over the levels" in shown
+    assert "2,048" in shown, "budgets"
     assert "win_rate_vs_sft@25" in shown
     assert "4 of 4 worlds have no number" in shown
     assert "<h4>kl</h4>" in shown

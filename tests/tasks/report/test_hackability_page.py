@@ -84,7 +84,7 @@ def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) ->
     write_run(root, "length-warm", 0, [50, 55, 49], 0.8, **{"hacking/rank_correlation": -0.5, "alpaca_tokens": 41})
     rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
     text = write_comparison(compare(root, "testbed", [rows], NAMES, [0, 1]), root / "report").read_text("utf-8")
-    _, vanilla, _, warm = text.split("<table>")[2].split("</table>")[0].split("<tr>")[1:]
+    _, vanilla, _, warm = text.split('id="length"')[1].split("<table>")[1].split("</table>")[0].split("<tr>")[1:]
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", vanilla)]
     assert cells == ["35.0±5.0", "—", "—", "30.0±0.0", "2.00±0.00", "4", "9.0", "—", "—", "2 of 2"]
     assert "-0.50" in warm
