@@ -1,9 +1,8 @@
 """The rows that a run was asked for, each beside its baseline.
 
-Most published tables have a main row, with which their other rows are compared: their baseline. An SFT model is its
-own baseline. For any other row it is, on a settings page of variants, the first variant under the same prefix. On
-another page, of the rows of the same kind and backbone, it is the first, or the main row of a table that has one of
-them. Of several, it is the first with results at any seed, else the first.
+A row's baseline is the main row of the first published table that has the row; an SFT model is its own. Of other rows
+it is the first variant under the same prefix on a settings page of variants, and the first row of the same kind and
+backbone on another page.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metr
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED
 
-#: A row that no published table has is compared with rows of its page that have the same values of these settings,
-#: unless the page is one of variants.
+#: Settings in which a row and the first row of its page agree.
 ALIKE = ("kind", "backbone")
 #: Folder of the notes that failed stages leave until they succeed.
 FAILURES = Path(".work") / "failures"
@@ -52,46 +50,33 @@ def run_end(
         for name in [name for name in part.rows if name not in backbones] or part.rows:
             row = row_runs(root, scale, paper, name, part.seeds)
             if metric := metric_of(row):
-                possible = baselines(root, paper, name)
-                ran = (other for other in possible if row_runs(root, scale, paper, other).runs)
-                by_baseline.setdefault((next(ran, possible[0]), metric), []).append(row)
+                by_baseline.setdefault((baseline(root, paper, name), metric), []).append(row)
             elif row.runs:
                 without[row.address] = "its runs have no win rate, score, average of benchmarks or accuracy in common"
             else:
                 without[row.address] = _why_no_result(root, scale, row, part, failures)
-        for (baseline, metric), rows in by_baseline.items():
-            first = row_runs(root, scale, paper, baseline, part.seeds)
+        for (main, metric), rows in by_baseline.items():
+            first = row_runs(root, scale, paper, main, part.seeds)
             others = [row for row in rows if row.address != first.address]
             groups.append(beside_first([*([first] if metric_of(first) == metric else []), *others], metric))
     return groups, without
 
 
-def baselines(root: Path, paper: str, name: str) -> tuple[str, ...]:
-    """Returns the rows of the same paper that a row may be compared with; the row itself where it is the baseline."""
-    addresses, mains_of = row_addresses(root, paper), _main_rows(paper)
+def baseline(root: Path, paper: str, name: str) -> str:
+    """Returns the row of the same paper that a row is compared with; the row itself where it is the baseline."""
+    addresses = row_addresses(root, paper)
     if name not in addresses:  # the SFT model, named by its backbone, which no page of rows has
-        return (name,)
-    if name in mains_of:
-        return mains_of[name]
-    own = read_settings(addresses[name].under(root))
+        return name
+    for table in printed_tables.paper(paper).tables if paper in printed_tables.PAPERS else ():
+        if main := next((row.main for row in mapped_rows(table) if row.recipe and row.recipe.name == name), None):
+            return main
     page = read_page(root / addresses[name].file)
     # a row of a page of variants is called <prefix>-<variant>
     if prefix := next((prefix for prefix in page.each if name.startswith(f"{prefix}-")), None):
-        return (f"{prefix}-{next(iter(page.entries))}",)
+        return f"{prefix}-{next(iter(page.entries))}"
     settings = {row: read_settings(addresses[row].under(root)) for row in page.names}
-    alike = [row for row, other in settings.items() if all(other.get(key) == own.get(key) for key in ALIKE)]
-    mains = [main for row in alike for main in mains_of.get(row, ())]
-    return tuple(dict.fromkeys([alike[0], *mains]))
-
-
-def _main_rows(paper: str) -> dict[str, tuple[str, ...]]:
-    """Returns, for each row in a published table, the main rows that it is compared with."""
-    found: dict[str, tuple[str, ...]] = {}
-    for table in printed_tables.paper(paper).tables if paper in printed_tables.PAPERS else ():
-        for row in mapped_rows(table):
-            if row.recipe is not None and row.main:
-                found[row.recipe.name] = tuple(dict.fromkeys([*found.get(row.recipe.name, ()), row.main]))
-    return found
+    alike = (row for row in page.names if all(settings[row].get(key) == settings[name].get(key) for key in ALIKE))
+    return next(alike)
 
 
 def _why_no_result(root: Path, scale: str, row: RowRuns, part: RowsAndSeeds, failures: Mapping[str, str]) -> str:

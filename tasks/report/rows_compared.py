@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.published.printed_tables import PAPERS
-from tasks.graph.laboratory import LABORATORY
-from tasks.graph.names import DEMO_PAPER, demo_elsewhere, papers_of_repository, run_options
+from tasks.graph.names import demo_elsewhere, papers_of_repository, run_options
 from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.games import BENCHMARK
 from tasks.report.outputs import ResultTree, StageOutput, stage_record
-from tasks.report.worlds import EXPLORATORY, Comparison, Mean, compare, exploratory, mean_of
+from tasks.report.worlds import Comparison, Mean, compare, exploratory, mean_of
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Stage whose result a row of each kind is compared by; `policy` of all others.
@@ -30,8 +28,6 @@ FIRST_CHOICES = (
 )  # fmt: skip
 #: Metrics by the headings that tables have for them.
 HEADINGS = {"tokens": f"{BENCHMARK}_tokens"}
-#: Whose rows come with this repository, with settings made while looking at spent seeds.
-SETTINGS_MADE_HERE = frozenset({*PAPERS, DEMO_PAPER, LABORATORY, "mixed", "tatoeba"})
 #: A prompt, and each row's answer to it.
 SamePrompt = tuple[str, list[Mapping[str, Any]]]
 
@@ -276,12 +272,8 @@ def _caveats(rows: Sequence[RowRuns], compared: Iterable[ComparedRow], metric: s
     lines += [f"{address} shares no world with {rows[0].address}: no difference." for address in apart]
     if any(found and found.effect.worlds == 1 for found in differences):
         lines.append("One world says nothing about how much worlds differ: no interval. More: --seed on run.")
-    seeds = {seed for row in rows for seed in row.runs}
-    if exploratory(seeds):
-        # of the user's own rows, nobody knows how their settings were made
-        made_here = any(row.paper in SETTINGS_MADE_HERE for row in rows)
-        chosen = f"Exploratory: {len(seeds)} seed{'s' * (len(seeds) != 1)} of your choice, not a registered study."
-        lines.append(f"{EXPLORATORY[:1].upper()}{EXPLORATORY[1:]}." if made_here else chosen)
+    if exploratory(seed for row in rows for seed in row.runs):
+        lines.append("Exploratory: these seeds are not of a registered study.")
     return lines
 
 

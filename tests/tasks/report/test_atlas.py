@@ -84,14 +84,6 @@ def test_a_picture_has_the_levels_of_a_dial_or_the_cells_and_their_mean(root: Pa
     assert cells["mean of cells"] == state.findings[2].values, "the finding's own numbers are in its picture"
 
 
-def test_a_study_says_which_hypotheses_test_the_papers_claim(tmp_path: Path) -> None:
-    clone = fabricated_clone(tmp_path / "clone", ("gate",))
-    shown = section(write_atlas(clone, tmp_path / "report"), "gate")
-    assert shown.count("tests the paper&#39;s claim") == 2
-    assert "above sum where noise is noisy (" in shown
-    assert "By this study" in shown
-
-
 def test_a_study_with_worlds_to_come_shows_none_of_its_numbers(page: Path) -> None:
     for shown in (section(page, "gate"), (page.parent / "atlas.md").read_text(encoding="utf-8").split("## Gate")[1]):
         assert re.search(r"3 of 4 worlds; no verdict before the last\.", shown)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import DataError
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
 from tasks.report.measured import measured_table
@@ -37,13 +36,6 @@ def test_a_runs_number_does_not_depend_on_the_tables_other_rows(results: Path, m
     beside = measurements(runs_of(results, "segment", "bandit", "token"), metric)["bandit"]
     assert set(alone) == {0, 1}
     assert alone == beside
-
-
-def test_a_draw_that_is_missing_is_not_taken_for_another(results: Path) -> None:
-    file = results / "shared" / "data" / "dialogue" / "result" / "alpaca_calibration.jsonl"
-    write_jsonl(file, [{**row, "id": f"0-{row['id']}"} for row in read_jsonl(file)])
-    with pytest.raises(DataError, match="difficulty"):
-        measurements(runs_of(results, "bandit"), "alpaca_lc")
 
 
 def spoil(results: Path, count: int, benchmark: str = "alpaca") -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -84,14 +82,6 @@ def test_what_else_differs_is_said(root: Path) -> None:
     assert meanings(found) == ["PAR: above in the only world; nothing is known beyond it."]
     run(root, "par/vanilla", 9, 70.0)
     assert "par/vanilla shares no world" in " ".join(compare_rows(root, "testbed", ["bandit", "par/vanilla"]).caveats)
-
-
-def test_answers_to_other_prompts_are_not_compared(root: Path) -> None:
-    out = run(root, "par/par", 0, 70.0)
-    answers = [json.loads(line) for line in (out / "result/generations.jsonl").read_text().splitlines()]
-    write_jsonl(out / "result/generations.jsonl", [{**row, "prompt": f"{row['prompt']} Please."} for row in answers])
-    own, other = (row_runs(root, "testbed", *address) for address in (("par", "par"), ("segment", "segment")))
-    assert same_prompts([own, other], 3) == []
 
 
 def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
@@ -176,19 +166,6 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
         "true reward 0.50",
     ):
         assert part in page, part
-
-
-def test_rows_of_ones_own_are_exploratory_for_another_reason(tmp_path: Path) -> None:
-    shutil.copytree(PROJECT / "params", tmp_path / "params")
-    (tmp_path / "params.yaml").symlink_to(PROJECT / "params.yaml")
-    shutil.copytree(tmp_path / "params/segment", tmp_path / "params/my-study")
-    for paper in ("segment", "my-study"):
-        run(tmp_path, f"{paper}/segment", 0, 60.0)
-        run(tmp_path, f"{paper}/bandit", 0, 50.0)
-    own = compare_rows(tmp_path, "testbed", ["my-study/segment", "my-study/bandit"])
-    assert own.caveats[-1] == "Exploratory: 1 seed of your choice, not a registered study."
-    beside = compare_rows(tmp_path, "testbed", ["segment/segment", "my-study/bandit"])
-    assert beside.caveats[-1] == "Exploratory: settings were made while looking at these seeds."
 
 
 @pytest.mark.platform
