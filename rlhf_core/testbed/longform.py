@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.data.slices import stripped
-from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
 from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, Row, drawn_rows, stream
@@ -149,8 +148,6 @@ class LongFormWorld:
 
     def question(self, rng: random.Random, split: str) -> Row:
         """Returns a question with its passages: {question, passages, prompt, meta}."""
-        if split not in SPLITS:
-            raise RecipeError(f"unknown split '{split}' of long-form questions; known: {', '.join(SPLITS)}")
         counts, passages = SPLITS[split]
         entities = rng.sample(ENTITIES, passages)
         facts: dict[str, dict[str, str]] = {}

@@ -114,13 +114,7 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
     ("wrong", "message"),
     [
         (lambda: WORLD.prompts(1, 0, "validation"), "unknown split 'validation', known are train"),
-        (lambda: WORLD.multiple_choice("trivia", 1, 0), "unknown multiple-choice task"),
         (lambda: WORLD.functions(1, 0, "hard"), "unknown function split"),
-        (lambda: WORLD.arithmetic(1, 0, "test"), "unknown arithmetic split"),
-        (lambda: REASONING.questions("sums", 1, 0), "unknown task 'sums'"),
-        (lambda: REASONING.questions("mathematics", 1, 0, "ecqa"), "unknown test set 'ecqa'"),
-        (lambda: LONG_FORM.prompts(1, 0, "tset"), "unknown split 'tset'"),
-        (lambda: TRANSLATION.prompts(1, 0, "dev"), "unknown split 'dev'"),
         (lambda: WorldConfig(rambling=1.1), r"rambling is 1\.1; it must be from 0 to 1"),
         (lambda: WorldConfig(padding=0.4), "a share above 0 goes with one of flattery, keyword, repetition"),
         (lambda: WorldConfig(padded_with="flattery"), "a share above 0 goes with one of"),
