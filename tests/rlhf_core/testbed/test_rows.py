@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import Annotator, Dials, World, WorldConfig, bayes_ceiling
+from rlhf_core.testbed import Annotator, Dials, World, WorldConfig
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.choices import TASKS
 from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
@@ -126,7 +126,6 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
         (lambda: ArithmeticConfig(seen_start=(5, 2)), "seen_start"),
         (lambda: Annotator(temperature=0.0), r"temperature is 0\.0"),
         (lambda: Annotator(flipped=0.6), r"flipped is 0\.6"),
-        (lambda: bayes_ceiling([], Annotator()), "at least one pair"),
         (lambda: reward_bench_pairs(WORLD, 0, 0), "at least 1 is needed"),
     ],
 )
