@@ -46,10 +46,10 @@ def measure_tasks(
 
         rows = given_rows(data / "tasks" / f"{column}.jsonl")
         choice = typed(HarnessTask, facts["task"], f"{data / 'data.json'}: benchmarks.{column}.task")
-        found = measure(policy, encoder, choice, rows, batch=config.batch, limit=config.rows)
-        metrics |= {f"{column}{suffix}": value for suffix, value in found.metrics.items()}
-        protocols[column] = {**found.protocol, "of": facts["of"], "from": facts["from"]}
-        for row in found.samples:
+        measured, protocol, samples = measure(policy, encoder, choice, rows, batch=config.batch, limit=config.rows)
+        metrics |= {f"{column}{suffix}": value for suffix, value in measured.items()}
+        protocols[column] = {**protocol, "of": facts["of"], "from": facts["from"]}
+        for row in samples:
             right = row["by"].get(choice.filter, 0.0) == 1.0
             generations.append(Generation(benchmark=column, id=row["id"], turn=1, right=right))
             if row["response"] is not None:
