@@ -28,7 +28,6 @@ from rlhf_core.aspects import Scored
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.consistency import Pairs, consistency
-from rlhf_core.evaluation.statistics import Interval
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.evaluating.policies import answer
@@ -85,7 +84,7 @@ def select(
         "holistic": {
             "reward_model": spec.holistic,
             **statistics,
-            "win_rate": _interval(with_itself.win_rate),
+            "win_rate": with_itself["win_rate"],
             # of the pure samples, for a gate whose threshold is a quantile of them
             "pure": [(value - statistics["mean"]) / statistics["std"] for value in rewards["sampled"]],
         },
@@ -132,11 +131,6 @@ def _statistics(values: list[float], what: str) -> dict[str, float]:
     return {"mean": float(vector.mean()), "std": float(vector.std())} if len(vector) else {"mean": 0.0, "std": 0.0}
 
 
-def _interval(interval: Interval) -> dict[str, float | None]:
-    """Returns estimate and bounds for JSON, which has no NaN."""
-    return {name: value if np.isfinite(value) else None for name, value in asdict(interval).items()}
-
-
 def _compare(
     aspect: LoadedAspect,
     rows: list[Prompt],
@@ -161,8 +155,7 @@ def _compare(
         answered = aspect.score(training, [row["response"] for row in training])
         recorded["training_mean"] = of_spans(answered)["mean"]
     recorded |= {f"{kind}_mean": _statistics(values[kind], aspect.name)["mean"] for kind in KINDS}
-    recorded |= {name: _interval(getattr(measured, name)) for name in ("inconsistency", "win_rate")}
-    return {**recorded, "pairs": measured.pairs, "ties": measured.ties, "constant": pairs.never_prefers}, values
+    return {**recorded, **measured, "constant": pairs.never_prefers}, values
 
 
 def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:

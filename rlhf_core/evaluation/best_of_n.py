@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import NumericsError, RecipeError
 
 
 def check_sizes(sizes: Sequence[int], pool: int) -> None:
@@ -35,8 +35,6 @@ def best_of_first(rewards: Tensor, sizes: Sequence[int]) -> dict[int, list[int]]
         RecipeError: an N that the pool does not have.
         NumericsError: a reward that is not finite.
     """
-    if rewards.ndim != 2:
-        raise DataError(f"rewards must be [prompts, pool], not {list(rewards.shape)}")
     check_sizes(sizes, rewards.shape[1])
     if not torch.isfinite(rewards).all():
         raise NumericsError("a reward of the pool is not finite, so that no response is the best")

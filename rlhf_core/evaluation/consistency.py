@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.statistics import Interval
 from rlhf_core.typed import Checked, between, one_of
 
 Floats = NDArray[np.float64]
@@ -49,24 +48,6 @@ class Pairs:
         return not self.preference.any()
 
 
-@dataclass(frozen=True)
-class Consistency:
-    """An aspect beside the holistic reward, shares in percent.
-
-    Attributes:
-        inconsistency: of the pairs that the holistic reward decides, those where the aspect prefers the other answer;
-            NaN without such pairs.
-        win_rate: of greedy answers over sampled ones by this reward, ties left out; 50 where nothing decides.
-        pairs: how many the holistic reward decides.
-        ties: of those, where the aspect decides nothing.
-    """
-
-    inconsistency: Interval
-    win_rate: Interval
-    pairs: int
-    ties: int
-
-
 def _percent(part: Floats | NDArray[np.bool_], whole: Floats | NDArray[np.bool_], empty: float) -> float:
     count = float(np.sum(whole))
     return 100.0 * float(np.sum(part)) / count if count else empty
@@ -87,33 +68,36 @@ def win_rate(pairs: Pairs) -> float:
 
 def consistency(
     holistic: Pairs, aspect: Pairs, *, rounds: int = 1000, level: float = 0.95, seed: int = 0
-) -> Consistency:
-    """Returns the inconsistency and win rate with percentile bootstrap intervals over prompts.
+) -> dict[str, Any]:
+    """Returns an aspect beside the holistic reward, with percentile bootstrap intervals over prompts.
 
     Args:
         rounds, level, seed: of the bootstrap; the same prompts are drawn for every aspect.
+
+    Returns:
+        {inconsistency, win_rate: {estimate, lower, upper} in percent, None where undefined; pairs: how many the
+        holistic reward decides; ties: of those, where the aspect decides nothing}.
     """
     by, other = holistic.preference, aspect.preference
     drawn = np.random.default_rng(seed).integers(len(by), size=(rounds, len(by))) if len(by) else np.zeros((0, 0), int)
-    apart, wins = [], []
-    for rows in drawn:
-        one = _percent(by[rows] * other[rows] < 0, by[rows] != 0, math.nan)
-        if math.isfinite(one):
-            apart.append(one)
-        wins.append(_percent(other[rows] > 0, other[rows] != 0, 50.0))
-    return Consistency(
-        inconsistency=_interval(inconsistency(holistic, aspect), apart, level),
-        win_rate=_interval(win_rate(aspect), wins, level),
-        pairs=int((by != 0).sum()),
-        ties=int(((by != 0) & (other == 0)).sum()),
-    )
+    apart = [_percent(by[rows] * other[rows] < 0, by[rows] != 0, math.nan) for rows in drawn]
+    apart = [one for one in apart if math.isfinite(one)]
+    wins = [_percent(other[rows] > 0, other[rows] != 0, 50.0) for rows in drawn]
+    return {
+        "inconsistency": _interval(
+            inconsistency(holistic, aspect), [one for one in apart if math.isfinite(one)], level
+        ),
+        "win_rate": _interval(win_rate(aspect), wins, level),
+        "pairs": int((by != 0).sum()),
+        "ties": int(((by != 0) & (other == 0)).sum()),
+    }
 
 
-def _interval(estimate: float, drawn: Sequence[float], level: float) -> Interval:
-    if not drawn or math.isnan(estimate):
-        return Interval(estimate, math.nan, math.nan)
-    lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(estimate, float(lower), float(upper))
+def _interval(estimate: float, drawn: Sequence[float], level: float) -> dict[str, float | None]:
+    if math.isnan(estimate):
+        return dict.fromkeys(("estimate", "lower", "upper"))
+    lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]).tolist() if drawn else (None, None)
+    return {"estimate": estimate, "lower": lower, "upper": upper}
 
 
 @dataclass(frozen=True)

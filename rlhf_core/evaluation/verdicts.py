@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_core.errors import DataError
 from rlhf_core.evaluation.statistics import holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect
 
@@ -109,10 +108,6 @@ class TestedComparison:
     side: ClaimSide
     margin: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.side == "beside" and self.margin is None:
-            raise DataError("side is 'beside' and margin is not set; set it to a number above 0", field="margin")
-
     @property
     def p_holds(self) -> float | None:
         """Returns the p that rejects the comparison's contrary: two-sided on the claimed side, else 1; None without a
@@ -154,8 +149,6 @@ def claim_verdict(comparisons: Sequence[TestedComparison]) -> ClaimVerdict:
 
     A comparison without a test counts among those that are corrected for, and keeps the claim from being confirmed.
     """
-    if not comparisons:
-        raise DataError("the claim has no comparisons")
     if all(one.effect is None for one in comparisons):
         return ClaimVerdict("not run", tuple(None for _ in comparisons))
     contrary = [one.p_contrary for one in comparisons]

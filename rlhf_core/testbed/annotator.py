@@ -121,17 +121,9 @@ def bayes_ceiling(pairs: Iterable[Mapping[str, Any]], annotator: Annotator) -> f
     Args:
         pairs: rows of `World.preference_pairs` (their meta holds clauses and true totals).
         annotator: the one that labelled them.
-
-    Raises:
-        RecipeError: without any pair.
     """
-    ceilings = []
-    for row in pairs:
-        p = annotator.probability(*_utilities(row, annotator))
-        ceilings.append(max(p, 1 - p))
-    if not ceilings:
-        raise RecipeError("bayes_ceiling needs at least one pair")
-    return sum(ceilings) / len(ceilings)
+    chances = [annotator.probability(*_utilities(row, annotator)) for row in pairs]
+    return sum(max(p, 1 - p) for p in chances) / len(chances)
 
 
 def _utilities(row: Mapping[str, Any], annotator: Annotator) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rlhf_core.errors import JudgeError, RecipeError
+from rlhf_core.errors import JudgeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
@@ -77,16 +77,11 @@ class GoldJudge:
         persona: one of `PERSONAS`.
         seed: of the noise.
         temperature: of the soft preference of `alpaca_eval`, in units of the world.
-
-    Raises:
-        RecipeError: for an unknown persona.
     """
 
     def __init__(
         self, world: GoldWorld, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
     ) -> None:
-        if persona not in PERSONAS:
-            raise RecipeError(f"unknown judge persona '{persona}', known are {', '.join(PERSONAS)}")
         self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 

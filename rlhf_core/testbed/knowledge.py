@@ -94,9 +94,6 @@ class KnowledgeBase:
         mistakes = {fact: myths.get(fact) or rng.choice(never[fact[1]]) for fact in facts}
         return cls(facts, myths, mistakes, frozenset(reserved))
 
-    def is_true(self, entity: str, attribute: str, value: str) -> bool:
-        return self.facts[entity, attribute] == value
-
     def false_value(self, entity: str, attribute: str, rng: random.Random) -> str:
         """Returns a wrong value: the usual mistake with probability .85."""
         usual = self.mistakes[entity, attribute]

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.data.slices import stripped
-from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
 from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, Row, drawn_rows, stream
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
-from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
+from rlhf_core.testbed.rewards import Clause, ClauseRewards, Facts, Meta, clauses_of, total
 from rlhf_core.typed import Checked, between
 
 VERSION = 2
@@ -74,16 +73,6 @@ class LongFormConfig(Checked):
 
 
 @dataclass(frozen=True)
-class PassageFacts:
-    """Facts in the passages of a question; anything else is false."""
-
-    facts: Mapping[str, Mapping[str, str]]
-
-    def is_true(self, entity: str, attribute: str, value: str) -> bool:
-        return self.facts.get(entity, {}).get(attribute) == value
-
-
-@dataclass(frozen=True)
 class Slice:
     """A stretch of an answer and whether it is right in one respect."""
 
@@ -109,7 +98,7 @@ class LongFormWorld:
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a question: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, PassageFacts(meta["facts"]), self.config.rewards)
+        return clauses_of(text, meta, _told(meta), self.config.rewards)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of an answer, in reward units: the sum of its clause rewards."""
@@ -128,12 +117,12 @@ class LongFormWorld:
 
     def factuality(self, meta: Meta, text: str) -> list[Slice]:
         """Returns sentences and whether the passages bear out every fact in them; one without a fact is right."""
-        known = PassageFacts(meta["facts"])
+        facts = _told(meta)
         slices: list[Slice] = []
         start, right = 0, True
         located = read(text)
         for place, item in enumerate(located):
-            right = right and _is_borne_out(item, meta, known)
+            right = right and _is_borne_out(item, meta, facts)
             closes = text[: item.end].rstrip().endswith((".", "!", "?")) or place == len(located) - 1
             if closes:
                 slices.append(Slice(*stripped(text, start, item.end), right))
@@ -149,8 +138,6 @@ class LongFormWorld:
 
     def question(self, rng: random.Random, split: str) -> Row:
         """Returns a question with its passages: {question, passages, prompt, meta}."""
-        if split not in SPLITS:
-            raise RecipeError(f"unknown split '{split}' of long-form questions; known: {', '.join(SPLITS)}")
         counts, passages = SPLITS[split]
         entities = rng.sample(ENTITIES, passages)
         facts: dict[str, dict[str, str]] = {}
@@ -316,6 +303,11 @@ def _joined(parts: Sequence[str], rng: random.Random, joined: float) -> str:
     return text + "."
 
 
-def _is_borne_out(item: Located, meta: Meta, known: PassageFacts) -> bool:
+def _told(meta: Meta) -> Facts:
+    """Returns the facts in the passages of a question; anything else is false."""
+    return {(entity, name): value for entity, known in meta["facts"].items() for name, value in known.items()}
+
+
+def _is_borne_out(item: Located, meta: Meta, facts: Facts) -> bool:
     said = item.statement
-    return said.kind != "fact" or known.is_true(said.entity or meta["entity"], said.attribute, said.value)
+    return said.kind != "fact" or facts.get((said.entity or meta["entity"], said.attribute)) == said.value

@@ -170,13 +170,7 @@ SUBSETS: tuple[tuple[str, str, str, Draw], ...] = (
 
 
 def reward_bench_pairs(world: World, n: int, seed: int) -> list[Row]:
-    """Returns the preference rows {id, prompt, chosen, rejected, section, subset, source, meta}, `n` of each subset.
-
-    Raises:
-        RecipeError: fewer than one pair of each subset.
-    """
-    if n < 1:
-        raise RecipeError(f"a benchmark of {n} pairs of each subset; at least 1 is needed")
+    """Returns the preference rows {id, prompt, chosen, rejected, section, subset, source, meta}, `n` of each subset."""
     rows: list[Row] = []
     for section, subset, split, draw in SUBSETS:
         for index in range(n):

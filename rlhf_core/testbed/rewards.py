@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import USUAL, Located, read
@@ -16,10 +16,8 @@ further animal."""
 DEFAULT = Dials()
 
 
-class Facts(Protocol):
-    """True facts: a world's knowledge base, or the passages of one question."""
-
-    def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
+#: True value by entity and attribute: of a world's knowledge base, or of the passages of one question.
+Facts = Mapping[tuple[str, str], str]
 
 
 def requested_attributes(meta: Meta) -> Mapping[str, Sequence[str]]:
@@ -91,7 +89,7 @@ class Clause:
     reward: float
 
 
-def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
+def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
     """Give each located statement its kind and reward.
 
     The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
@@ -107,7 +105,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
             subject = statement.entity or entity
             fact = (subject, statement.attribute, statement.value)
             asked = "requested" if statement.attribute in requested.get(subject, ()) else "unrequested"
-            truth = "true" if knowledge.is_true(*fact) else "false"
+            truth = "true" if facts.get(fact[:2]) == statement.value else "false"
             kind = "repetition" if fact in said else f"{asked}_{truth}"
             said.add(fact)
         elif (kind == "greeting" and position > 0) or (kind == "closing" and position < len(located) - 1):
@@ -131,7 +129,7 @@ def _decided(clause: Clause, factor: float) -> Clause:
 
 
 def clauses_of(
-    text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
+    text: str, meta: Meta, facts: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
 ) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
@@ -141,7 +139,7 @@ def clauses_of(
     located = read(text, families)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
-    return score(located, meta, knowledge, rewards)
+    return score(located, meta, facts, rewards)
 
 
 def shares(clauses: Sequence[Clause], dials: Dials) -> list[float]:

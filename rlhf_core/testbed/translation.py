@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.knowledge import Row, drawn_rows, stream
 from rlhf_core.testbed.responses import garble
@@ -147,8 +146,6 @@ class TranslationWorld:
 
     def sentence(self, rng: random.Random, split: str) -> Row:
         """Returns a pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
-        if split not in SPLITS:
-            raise RecipeError(f"unknown split '{split}' of translations; known: {', '.join(SPLITS)}")
         clauses = draw_clauses(rng, SPLITS[split])
         source, target = spanish(clauses), english(clauses)
         languages = {"source_lang": "es", "target_lang": "en"}

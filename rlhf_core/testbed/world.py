@@ -137,7 +137,7 @@ class World:
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge, self.config.rewards, self.config.dials.families)
+        return clauses_of(text, meta, self.knowledge.facts, self.config.rewards, self.config.dials.families)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
@@ -152,7 +152,7 @@ class World:
         return clause_rows(clauses, self.config.dials)
 
     def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
-        return score(located, meta, self.knowledge, self.config.rewards)
+        return score(located, meta, self.knowledge.facts, self.config.rewards)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
         """Returns a very good answer: every requested fact, true and once, and a closing; no extra facts, which would

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
 from rlhf_core.evaluation.harness.choice import HarnessTask
-from rlhf_core.evaluation.judges.games import GradedAnswer
+from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.models.policy import Policy
 from rlhf_core.typed import typed
 from tasks.params.evaluation import EvaluationConfig
@@ -46,10 +46,10 @@ def measure_tasks(
 
         rows = given_rows(data / "tasks" / f"{column}.jsonl")
         choice = typed(HarnessTask, facts["task"], f"{data / 'data.json'}: benchmarks.{column}.task")
-        found = measure(policy, encoder, choice, rows, batch=config.batch, limit=config.rows)
-        metrics |= {f"{column}{suffix}": value for suffix, value in found.metrics.items()}
-        protocols[column] = {**found.protocol, "of": facts["of"], "from": facts["from"]}
-        for row in found.samples:
+        measured, protocol, samples = measure(policy, encoder, choice, rows, batch=config.batch, limit=config.rows)
+        metrics |= {f"{column}{suffix}": value for suffix, value in measured.items()}
+        protocols[column] = {**protocol, "of": facts["of"], "from": facts["from"]}
+        for row in samples:
             right = row["by"].get(choice.filter, 0.0) == 1.0
             generations.append(Generation(benchmark=column, id=row["id"], turn=1, right=right))
             if row["response"] is not None:
@@ -86,25 +86,25 @@ def write_benchmarks(result: Path, benchmarks: Mapping[str, Any]) -> None:
         write_json(result / FILE, dict(benchmarks))
 
 
-def graded_answers(rows: Sequence[Generation]) -> list[GradedAnswer]:
+def graded_answers(rows: Sequence[Generation]) -> list[JudgeRequest]:
     """Returns MT-Bench's answers as a judge grades them: by turn, and beside references where the item has them."""
     first = {row["id"]: row for row in rows if row["turn"] == 1}
     return [_graded(row, first[row["id"]]) for row in rows]
 
 
-def _graded(row: Generation, first: Generation) -> GradedAnswer:
-    name = f"{row['id']}/{row['turn']}"
+def _graded(row: Generation, first: Generation) -> JudgeRequest:
+    name, answers = f"{row['id']}/{row['turn']}", (row["response"],)
     meta: dict[str, Any] = {"prompt": row["meta"]}
     if "category" not in row:
-        return GradedAnswer(name, so_far(row, first), row["response"], meta)
+        return JudgeRequest(name, so_far(row, first), answers, "mt_bench", meta)
     references = row.get("references")
     template = "mt_bench_reference" if references else "mt_bench"
     if references:
         meta["references"] = references
     if row["turn"] == 1:
-        return GradedAnswer(name, row["prompt"], row["response"], meta, template)
+        return JudgeRequest(name, row["prompt"], answers, template, meta)
     meta["first"] = [first["prompt"], first["response"]]
-    return GradedAnswer(name, row["prompt"], row["response"], meta, f"{template}_turns")
+    return JudgeRequest(name, row["prompt"], answers, f"{template}_turns", meta)
 
 
 def so_far(row: Generation, first: Generation) -> str:

@@ -15,7 +15,6 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.harness.choice import LEADERBOARD
 from rlhf_core.evaluation.judges.games import grade_answers
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import render
 from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
@@ -173,7 +172,7 @@ def test_mt_bench_asks_a_judge_by_turn_and_beside_references_where_the_category_
     assert [answer.template for answer in answers] == [
         "mt_bench_reference", "mt_bench_reference_turns", "mt_bench", "mt_bench_turns",
     ]  # fmt: skip
-    shown = [render(JudgeRequest(a.id, a.prompt, (a.answer,), a.template, a.meta)) for a in answers]
+    shown = [render(request) for request in answers]
     assert ["r1" in user for _, user in shown] == [True, True, False, False]
     assert ["a1" in user and "a2" in user for _, user in shown] == [False, True, False, True]
     assert "r2" in shown[1][1]

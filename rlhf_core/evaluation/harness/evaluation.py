@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -66,22 +65,6 @@ class PolicyModel(HFLM):  # type: ignore[misc]
         return self.encoder.template.render(self.encoder.tokenizer, chat_history)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A task's result.
-
-    Attributes:
-        metrics: the metric and its standard error in percent, under '' and '_se'; those of the task's other filters
-            under '_<filter>'.
-        protocol: how it was measured, in plain data.
-        samples: {id, right or None, response or None} of each question.
-    """
-
-    metrics: dict[str, float]
-    protocol: dict[str, Any]
-    samples: list[dict[str, Any]]
-
-
 @contextmanager
 def undisturbed(model: torch.nn.Module) -> Iterator[None]:
     """Restores random generators and training mode, which the harness sets."""
@@ -98,8 +81,12 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 def measure(
     policy: Policy, encoder: Encoder, choice: HarnessTask, rows_of: RowsOf, *, batch: int, limit: int | None
-) -> Measured:
-    """Returns what a task measures of a policy.
+) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+    """Returns what a task measures of a policy: metrics, protocol and samples.
+
+    Metrics are the metric and its standard error in percent, under '' and '_se', and those of the task's other filters
+    under '_<filter>'; the protocol is how it was measured, in plain data; samples are {id, by: {filter: right},
+    response or None} of each question.
 
     Args:
         policy: evaluated in place, unchanged.
@@ -133,7 +120,7 @@ def measure(
         known = [name for name in values if "," in name and "_stderr" not in name]
         raise RecipeError(f"task {choice.task} has no metric '{asked}'{hint(asked, known)}")
     protocol = {**_protocol(found, choice, encoder), "cut": model.cut}
-    return Measured(_metrics(values, choice), protocol, _samples(found))
+    return _metrics(values, choice), protocol, _samples(found)
 
 
 def _metrics(values: Mapping[str, Any], choice: HarnessTask) -> dict[str, float]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any
 
-from rlhf_core.data.schemas import MOST_CHOICES
 from rlhf_core.errors import DataError
 
 Row = dict[str, Any]
@@ -120,14 +119,6 @@ def in_columns(rows: Sequence[Mapping[str, Any]], data_set: str, file: str) -> l
     questions = bool(rows) and not {"answer_index", "solution"}.isdisjoint(rows[0])
     made = []
     for number, row in enumerate(rows, start=1):
-        if questions and len(row.get("choices") or ()) > MOST_CHOICES:
-            raise DataError(
-                f"{len(row['choices'])} choices; answers are the letters A to Z",
-                file=file,
-                row=number,
-                field="choices",
-                remedy=f"Remove wrong choices until there are at most {MOST_CHOICES}",
-            )
         try:
             found = form.of_question(row) if questions and form.of_question else {**row}
             for column in form.columns:

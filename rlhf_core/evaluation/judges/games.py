@@ -37,17 +37,6 @@ class JudgedPair:
 
 
 @dataclass(frozen=True)
-class GradedAnswer:
-    """An answer to grade by itself, under one of the templates of MT-Bench."""
-
-    id: str
-    prompt: str
-    answer: str
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    template: str = "mt_bench"
-
-
-@dataclass(frozen=True)
 class Game:
     """One judged game.
 
@@ -180,9 +169,8 @@ def play_games(
     return games
 
 
-def grade_answers(judge: Judge, answers: Sequence[GradedAnswer], *, retries: int = 2) -> list[Game]:
+def grade_answers(judge: Judge, requests: Sequence[JudgeRequest], *, retries: int = 2) -> list[Game]:
     """Has single answers graded (MT-Bench); one game each."""
-    requests = [JudgeRequest(a.id, a.prompt, (a.answer,), a.template, a.meta) for a in answers]
     return [
         Game(request.id, "model", request.template, verdict, raw)
         for request, (verdict, raw) in zip(requests, _ask(judge, requests, retries), strict=True)

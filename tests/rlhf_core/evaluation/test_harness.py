@@ -150,7 +150,9 @@ def test_requests_examples_and_scores_are_those_of_the_official_task_file(
     rows = splits(task)
     raw = recorded(monkeypatch)
     choice = HarnessTask(task, metric, named, shots=shots)
-    ours = measure(policy, encoder, choice, lambda _data, _part, split: rows[split], batch=4, limit=None)
+    metrics, protocol, _ = measure(
+        policy, encoder, choice, lambda _data, _part, split: rows[split], batch=4, limit=None
+    )
 
     published = datasets.DatasetDict({name: datasets.Dataset.from_list(found) for name, found in rows.items()})
     monkeypatch.setattr(datasets, "load_dataset", lambda **_: published)
@@ -162,9 +164,8 @@ def test_requests_examples_and_scores_are_those_of_the_official_task_file(
     )
     assert requests(raw[0]) == requests(official)
     assert len(requests(raw[0])) >= 4
-    assert ours.metrics[""] == 100 * official["results"][task][f"{metric},{named}"]
-    assert ours.protocol["shots"] == shots
-    assert ours.protocol["cut"] == 0
+    assert metrics[""] == 100 * official["results"][task][f"{metric},{named}"]
+    assert (protocol["shots"], protocol["cut"]) == (shots, 0)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -206,13 +207,13 @@ def test_a_chat_template_makes_turns_of_the_examples(
 
     rows, raw = splits("gsm8k"), recorded(monkeypatch)
     choice = HarnessTask("gsm8k", "exact_match", "strict-match", shots=1, chat=True)
-    found = measure(policy, encoder, choice, lambda _d, _p, split: rows[split], batch=4, limit=2)
+    _, protocol, _ = measure(policy, encoder, choice, lambda _d, _p, split: rows[split], batch=4, limit=2)
     asked = requests(raw[0])[0][0]
     prompt = str(asked["gen_args_0"]["arg_0"] if isinstance(asked, dict) else asked[0][0])
     assert prompt.startswith("<|user|>Question: Ann has ")
     assert prompt.endswith("Answer:<|assistant|>")
     assert prompt.count("<|assistant|>") == 2
-    assert found.protocol["chat_template"] == "plain"
+    assert protocol["chat_template"] == "plain"
 
 
 def test_random_generators_and_training_mode_are_left_as_they_were(policy: Policy, encoder: Encoder) -> None:

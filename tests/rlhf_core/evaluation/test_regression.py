@@ -27,12 +27,6 @@ def test_only_shared_items_are_compared() -> None:
     assert change({"a": 1.0}, {"b": 1.0}, benchmarks=1).verdict == "not comparable"
 
 
-@pytest.mark.parametrize(("level", "benchmarks"), [(0.0, 1), (1.0, 1), (0.9, 0)])
-def test_bad_level_or_number_is_refused(level: float, benchmarks: int) -> None:
-    with pytest.raises(DataError):
-        change({"a": 1.0}, {"a": 1.0}, benchmarks=benchmarks, level=level)
-
-
 def test_a_score_that_is_not_finite_is_refused() -> None:
     with pytest.raises(DataError, match="not finite"):
         change({"a": float("nan"), "b": 1.0}, {"a": 1.0, "b": 1.0}, benchmarks=1)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.teachers.language_models import LOCATE, REWRITE, EndpointTeacher, LocalTeacher, exemplars, teacher_prompt
 from rlhf_core.testbed.oracle import OracleTeacher
+from tests.rlhf_core.evaluation.judges.test_openai_endpoint import FakeEndpoint, completion
 
 QUESTION: dict[str, Any] = {
     "id": "q",
@@ -81,36 +79,22 @@ def test_a_correct_prediction_is_shown_where_errors_are_located_and_not_where_th
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """A chat endpoint that names step 0 and rewrites rightly: (its address, user messages so far)."""
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
+    """A chat endpoint that names step 0 and rewrites rightly."""
+
+    def reply(body: dict[str, Any]) -> Any:
+        locates = body["messages"][-1]["content"].rstrip().endswith("words.")
+        return completion("[0]" if locates else "Correct prediction: 2 + 1 = 3.\nThe answer is 3.")
+
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body["messages"][-1]["content"])
-            text = (
-                "[0]" if asked[-1].rstrip().endswith("words.") else "Correct prediction: 2 + 1 = 3.\nThe answer is 3."
-            )
-            usage = {"prompt_tokens": 100, "completion_tokens": 10}
-            content = json.dumps({"choices": [{"message": {"content": text}}], "usage": usage}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    server.shutdown()
+    fake = FakeEndpoint()
+    fake.script = [reply]
+    yield fake
+    fake.server.shutdown()
 
 
-def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: tuple[str, list[str]], tmp_path: Path) -> None:
-    url, asked = endpoint
+def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    url, asked = endpoint.url, endpoint.bodies
     config = EndpointConfig(
         url, "teacher", api_key_variable=None, cache_path=tmp_path / "cache.jsonl", input_price=1.0, output_price=2.0
     )

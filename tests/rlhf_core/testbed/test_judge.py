@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from rlhf_core.errors import JudgeError, RecipeError
+from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.testbed import GoldJudge, World
 
@@ -57,5 +57,3 @@ def test_the_exact_judge_orders_by_true_reward(template: str, better: str, worse
 def test_what_the_gold_judge_has_no_form_for_is_refused() -> None:
     with pytest.raises(JudgeError, match="template 'haiku'"):
         GoldJudge(WORLD).answer([JudgeRequest("1", "", ("a", "b"), "haiku", {"prompt": META})])
-    with pytest.raises(RecipeError, match="unknown judge persona"):
-        GoldJudge(WORLD, "friendly")

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -23,8 +22,6 @@ class FakeEndpoint:
         self.script = [completion("Better: A")]
         self.bodies = []
         self.headers = []
-        self.active = self.peak = 0
-        self.delay = 0.0
         self.lock = threading.Lock()
         outer = self
 
@@ -34,14 +31,9 @@ class FakeEndpoint:
                 with outer.lock:
                     outer.bodies.append(body)
                     outer.headers.append(dict(self.headers))
-                    outer.active += 1
-                    outer.peak = max(outer.peak, outer.active)
                     step = outer.script.pop(0) if len(outer.script) > 1 else outer.script[0]
                 if callable(step):
                     step = step(body)
-                time.sleep(outer.delay)
-                with outer.lock:  # before the client knows that it may ask again
-                    outer.active -= 1
                 status, content, headers = step
                 try:
                     self.send_response(status)
