@@ -36,13 +36,32 @@ from rlhf_core.typed import Checked, above, accepted_by, at_least, check_given, 
 OPTIMISER_KINDS = (*OPTIMISERS, *SUPERVISED)
 #: an aspect component that means all aspects that the selection stage chose
 SELECTED = "selected"
-#: what a component may be scored by
-SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function")
+#: what a component may be scored by, and the fields that it does not have then
+SOURCE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "reward_model": ("gives",),
+    "aspect": ("readout", "normaliser", "gives"),
+    "generative_reward_model": ("readout", "normaliser", "gives"),
+    "function": ("readout", "normaliser"),
+}
 
 
 def stated_shaping(shaping: Any) -> Chain | None:
     """Returns a shaping as a recipe states it, with constants in units resolved against a scale of 1."""
     return None if shaping is None else build_shaping(shaping, SftUnits(0.0, 1.0, 1.0))
+
+
+def check_signal(signal: SignalType, credit: str, shaping: Chain | None, source: str) -> None:
+    """Refuses a credit or a shaping that does not take the signal of a source.
+
+    Args:
+        source: in words.
+    """
+    takers: list[tuple[str, tuple[SignalType, ...]]] = [(f"credit '{credit}'", (CREDITS[credit].takes,))]
+    takers += [] if shaping is None else [("the shaping", tuple(shaping.takes))]
+    for taker, takes in takers:
+        if signal not in takes:
+            expected = " or ".join(kind.__name__ for kind in takes)
+            raise RecipeError(f"{taker} takes {expected} but {source} gives {signal.__name__}")
 
 
 @dataclass(frozen=True)
@@ -101,18 +120,15 @@ class ComponentRecipe(Checked):
         if self.credit is None and self.aspect is None:
             raise RecipeError(f"'credit' is missing; it sets how the rewards of {source} are paid to tokens")
         shaping = stated_shaping(self.shaping)
-        if self.aspect is not None or self.credit is None:
-            if self.needs_references:
-                raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
-            return
-        takes = CREDITS[self.credit].takes
-        if takes is not self.signal:
+        if self.needs_references and (self.readout is None or not READS[self.readout.read].has_references):
             raise RecipeError(
-                f"credit '{self.credit}' takes {takes.__name__} but {source} gives {self.signal.__name__}"
+                f"the shaping needs reference rewards, which {source} does not have; read a reward model by "
+                "'value' or 'aggregate'"
             )
+        if self.aspect is not None:
+            return
+        check_signal(self.signal, str(self.credit), shaping, source)
         self._check_normaliser(source)
-        if shaping is not None:
-            self._check_shaping(shaping, source)
 
     def _check_normaliser(self, source: str) -> None:
         normaliser = NORMALISERS[self.normaliser]
@@ -134,15 +150,6 @@ class ComponentRecipe(Checked):
                 "value per response; use 'sequence'"
             )
 
-    def _check_shaping(self, shaping: Chain, source: str) -> None:
-        if self.signal not in shaping.takes:
-            expected = " or ".join(kind.__name__ for kind in shaping.takes)
-            raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
-        if self.needs_references and self.readout is None:
-            raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
-        if self.needs_references and self.readout and not READS[self.readout.read].has_references:
-            raise RecipeError(f"the shaping needs reference rewards, but they are not known for {source}; use 'value'")
-
     @property
     def needs_references(self) -> bool:
         """Returns whether it reads the reference rewards of its reward model."""
@@ -157,27 +164,20 @@ class ComponentRecipe(Checked):
             )
         (kind,) = given
         source = f"{kind} '{getattr(self, kind)}'"
+        stated = {"readout": self.readout, "gives": self.gives}
+        stated |= {"normaliser": None if self.normaliser == "none" else self.normaliser}
+        for name in SOURCE_FIELDS[kind]:
+            if stated[name] is not None:
+                raise RecipeError(f"{source} has no '{name}'; leave it out")
         if self.reward_model is not None:
             if self.readout is None:
                 raise RecipeError("'readout' must say the segmenter, as in {segmenter: {kind: bandit}}")
-            if self.gives is not None:
-                raise RecipeError("'gives' belongs to a function; a reward model's read-out says what it gives")
             return f"read-out '{self.readout.read}'"
         if self.function is not None:
-            if self.readout is not None or self.normaliser != "none":
-                raise RecipeError(f"{source} has no read-out and no normaliser: only models have them")
             if self.gives is None:
                 raise RecipeError(f"'gives' is missing: it says what {source} gives, {' or '.join(GIVES)}")
             if not all(self.function.partition(":")):
                 raise RecipeError(f"function is '{self.function}'; name it as 'package.module:name'")
-            return source
-        if self.readout is not None or self.normaliser != "none" or self.gives is not None:
-            reason = (
-                "declares its density and its normaliser in its own file"
-                if self.aspect is not None
-                else "gives tokens, clipped and to be paid as they are"
-            )
-            raise RecipeError(f"{source} {reason}: leave 'readout', 'normaliser' and 'gives' out")
         return source
 
     @property
@@ -365,10 +365,6 @@ def _component(stated: Any, where: str) -> ComponentRecipe:
     """Returns a component that a row states, named by what scores unless it has a name."""
     if not isinstance(stated, Mapping):
         raise RecipeError(f"{where}: component '{stated}' must be a mapping with a reward_model and a readout")
-    if "readout" in stated and not isinstance(stated["readout"], Mapping | None):
-        raise RecipeError(
-            f"{where}: readout is {stated['readout']!r}; it must be a mapping, as in {{segmenter: {{kind: bandit}}}}"
-        )
     name = next((stated[source] for source in SOURCE_FIELDS if isinstance(stated.get(source), str)), "")
     return typed(ComponentRecipe, {"name": name, **stated}, where)
 

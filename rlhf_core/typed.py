@@ -71,6 +71,12 @@ def other_than(number: float) -> Rule:
     return in_range(f"other than {number:g}", lambda value: value != number)
 
 
+def each_once(least: int = 1) -> Rule:
+    """Returns the lists that name at least so many things, each once."""
+    says = f"it must name at least {least}, each once"
+    return Rule(lambda value: value if least <= len(value) == len(set(value)) else _raise(says))
+
+
 #: Seeds of random generators.
 Seed = Annotated[int, at_least(0)]
 
@@ -317,24 +323,19 @@ def _message(errors: list[ErrorDetails], path: str) -> str:
     """Returns the first error in words; of a value of several types, that of the type which it is nearest to."""
     error = next((one for one in errors if not _is_alternative(one)), errors[0])
     kind, context = error["type"], error.get("ctx", {})
-    length = kind == "too_long" or (kind == "missing" and isinstance(error["loc"][-1], int))
-    place = path + _place(error["loc"][:-1] if length and kind == "missing" else error["loc"])
+    place = path + _place(error["loc"])
     at = place.rstrip(".") or "the value"
-    if kind == "missing" and not length:
+    if kind == "missing":
         missing = [f"'{path}{_place(one['loc'])}'" for one in errors if one["type"] == kind]
         return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     if kind == "unknown":
         name, inside = context["name"], f"{place}." if place and not place.endswith(".") else place
-        if not isinstance(name, str):
-            return f"{inside}{name!r} is not a name of a setting; names are text{hint('', context['known'])}"
         return f"unknown setting '{inside}{name}'{hint(name, context['known'])}"
     if kind == "whole":
         return f"{at}: {context['problem']}" if place else str(context["problem"])
     if kind == "choice":
         inside = f"{at}.kind" if isinstance(error["input"], Mapping) else at
         return f"{inside} is {_shown(context['name'])}{context['near']}"
-    if error["loc"][-1:] == ("[key]",) and not isinstance(error["input"], str):
-        return f"{at.removesuffix(': a key')}: the key {error['input']!r} is not text; write it in quotes"
     shown = f"{at} is {_shown(error['input'])}; "
     if kind == "problem":
         return shown + str(context["problem"])
@@ -342,18 +343,16 @@ def _message(errors: list[ErrorDetails], path: str) -> str:
         return shown + f"it must be {context.get('expected', 'a finite number')}"
     same = [one for one in errors if one["loc"][:-1] == error["loc"][:-1]] if _is_alternative(error) else []
     words = dict.fromkeys(str(one["loc"][-1]).removeprefix(_OF) for one in same)
-    expected = " or ".join(filter(None, words)) or _expected(error) or ("a list of the right length" if length else "")
+    expected = " or ".join(filter(None, words)) or _expected(error)
     return shown + (f"it must be {expected}" if expected else error["msg"])
 
 
 def _place(location: tuple[int | str, ...]) -> str:
     """Returns a place in settings, `parts[1].size`."""
     found = ""
-    *above, last = [one for one in location if not str(one).startswith(_OF)] or [""]
-    if last == "[key]":
-        return f"{_place(tuple(above[:-1]))}: a key"
-    for part in (*above, last):
-        found += f"[{part}]" if isinstance(part, int) else f".{part}" if found else part
+    for part in location:
+        if not str(part).startswith(_OF):
+            found += f"[{part}]" if isinstance(part, int) else f".{part}" if found else part
     return found
 
 

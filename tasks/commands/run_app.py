@@ -10,7 +10,7 @@ import typer
 
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, refuse_empty_name
 from tasks.commands.processes import run_flow, show_progress
-from tasks.graph.names import ALL, REHEARSED, SUITE, rehearsed_scale, split_names
+from tasks.graph.names import ALL, REHEARSED, SUITE, known_scale, split_names
 from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 
@@ -104,7 +104,7 @@ def plan(
 def rehearse(
     names: Names = None,
     scale: Annotated[
-        str, typer.Option(help="The scale: small or paper; a project's own by default.", callback=rehearsed_scale)
+        str, typer.Option(help="The scale: small or paper; a project's own by default.", callback=known_scale)
     ] = REHEARSED,
     rows: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of <name>.<split>.jsonl[.gz] with real rows.")

@@ -10,7 +10,6 @@ from pathlib import Path
 from rlhf_core.aspects.aspect import SIGNALS, Density
 from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.trained import TrainedAspect
-from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
@@ -19,7 +18,15 @@ from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
 from rlhf_core.policy_optimisation.sources import CRITICS
-from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models, stated_shaping
+from rlhf_core.recipe import (
+    SELECTED,
+    ComponentRecipe,
+    Recipe,
+    check_signal,
+    referenced_models,
+    reward_models,
+    stated_shaping,
+)
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.shaping.choices import references_needed
@@ -293,14 +300,10 @@ def _check_aspect(stage: StageContext, part: ComponentRecipe, where: str) -> Non
         shaping = stated_shaping(part.shaping)
         for name in densities if part.aspect == SELECTED else [str(part.aspect)]:
             signal, usual = SIGNALS[densities[name]]
-            takers = [(f"credit '{part.credit}'", frozenset({CREDITS[part.credit or usual].takes}))]
-            takers += [] if shaping is None else [("the shaping", frozenset(shaping.takes))]
-            for taker, takes in takers:
-                if signal not in takes:
-                    expected = " or ".join(kind.__name__ for kind in takes)
-                    raise RecipeError(
-                        f"{where}: {taker} takes {expected}, but aspect '{name}' gives {signal.__name__}; leave it out"
-                    )
+            try:
+                check_signal(signal, part.credit or usual, shaping, f"aspect '{name}'")
+            except RecipeError as error:
+                raise RecipeError(f"{where}: {error}") from None
 
 
 def check_selection(stage: StageContext) -> None:

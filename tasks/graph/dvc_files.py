@@ -20,7 +20,6 @@ of pages that its settings are made of (`params:`), so a changed value of a row 
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import sys
@@ -29,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.errors import RecipeError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Graph, Item, result_of
@@ -54,7 +53,7 @@ NOT_PATHS = ("seed", "seeds", "world", "paper", "results", "rows")
 HEADER = "# Written by `rewardsmith graph`; change params/ instead.\n"
 
 #: A stage's version in its module.
-_VERSION = re.compile(r"^VERSION(?:: [\w |]+)? = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
+_VERSION = re.compile(r"^VERSION(?:: int)? = (\d+)", re.MULTILINE)
 
 #: Resources of a running stage by default; `resources` of params/scales/<scale>/stages.yaml overrides them.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
@@ -81,21 +80,13 @@ def is_checkout(root: Path) -> bool:
     return bool(project.get("project", {}).get("name") == DISTRIBUTION)
 
 
-def stage_version(root: Path, stage: str) -> int | str:
+def stage_version(root: Path, stage: str) -> int:
     """Returns VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not
     exist)."""
     tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
     path = tasks / f"{stage}.py"
     found = _VERSION.search(path.read_text(encoding="utf-8")) if path.exists() else None
-    if found is None:
-        return 1
-    try:
-        version = ast.literal_eval(found[1])
-    except (SyntaxError, ValueError):
-        version = None
-    if not isinstance(version, int | str):
-        raise DataError(f"VERSION is {found[1]}", file=str(path), remedy="It must be a number or text, as it stands")
-    return version
+    return 1 if found is None else int(found[1])
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
@@ -113,9 +104,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _stage(
-    item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
-) -> dict[str, Any]:
+def _stage(item: Item, root: Path, run: str, version: int, needs: Mapping[str, Any], own: Reads) -> dict[str, Any]:
     """Returns one stage: its command line, what it reads, and what it leaves.
 
     Args:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.architecture import POSITIONS, architecture_of, field
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
-from tasks.graph.typed_settings import StageContext
+from tasks.graph.typed_settings import StageContext, walk
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import rows_of
 from tasks.params.settings import typed
@@ -34,7 +33,7 @@ LENGTHS = ("max_new_tokens", "task_tokens")
 def check_limits(stage: StageContext) -> None:
     """Refuses engines, lengths and numbers of rows that a stage's model and data do not have."""
     for where, settings in stage.settings_by_address():
-        for place, engine in named(settings, "engine"):
+        for place, engine in _named(settings, "engine"):
             _check_engine(stage, engine, f"{where}: {place}")
         _check_lengths(stage, settings, where)
     for (module, argument, name), (sets, words) in ROWS.items():
@@ -60,23 +59,15 @@ def check_amount(asked: int, exist: int | None, where: str, name: str, of: str) 
         )
 
 
-def named(settings: Any, name: str, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the place and value of each field of a name anywhere in typed settings, where it is stated."""
-    if isinstance(settings, tuple):
-        for number, each in enumerate(settings):
-            yield from named(each, name, f"{place}[{number}]")
-    elif is_dataclass(settings):
-        for one in fields(settings):
-            at, value = f"{place}.{one.name}" if place else one.name, getattr(settings, one.name)
-            if one.name == name and value is not None:
-                yield at, value
-            yield from named(value, name, at)
+def _named(settings: Any, *names: str) -> list[tuple[str, Any]]:
+    """Returns the places and values of the fields of some names anywhere in typed settings, where they are stated."""
+    return [(at, value) for at, name, value in walk(settings) if name in names and value is not None]
 
 
 def _check_lengths(stage: StageContext, settings: Any, where: str) -> None:
     """Refuses answers that, after the longest prompts, are beyond the positions of the backbone."""
     limit = getattr(settings, "prompt_limit", None)
-    tokens = [length for name in LENGTHS for _, length in named(settings, name)]
+    tokens = [length for _, length in _named(settings, *LENGTHS)]
     if limit is None and not tokens:
         return
     own = getattr(settings, "limits", None)

@@ -22,27 +22,14 @@ DEMO_PAPER = "demo"
 
 
 def known_scale(scale: str) -> str:
-    """Returns the scale, where params/scales/ has it; the only one of a tree without the testbed where none was named.
+    """Returns the scale, where params/scales/ has it; the only one of a tree that lacks the one meant without a name.
 
     Raises:
         RecipeError: it has not, with the nearest known ones.
     """
-    return _present_scale(scale, DEFAULT_SCALE)
-
-
-def rehearsed_scale(scale: str) -> str:
-    """Returns the scale of a rehearsal; the only one of a tree without the scale `paper` where none was named.
-
-    Raises:
-        RecipeError: params/scales/ does not have it, with the nearest known ones.
-    """
-    return _present_scale(scale, REHEARSED)
-
-
-def _present_scale(scale: str, default: str) -> str:
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        if scale == default and len(found := scale_names(Path())) == 1:
+        if scale in (DEFAULT_SCALE, REHEARSED) and len(found := scale_names(Path())) == 1:
             return found[0]
         raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale

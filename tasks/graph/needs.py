@@ -7,7 +7,7 @@ what they need of them, choices by attributes of their class. `check_needs` comp
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
@@ -16,7 +16,7 @@ from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import cutoff_names
 from tasks.graph.items import Item
-from tasks.graph.typed_settings import StageContext
+from tasks.graph.typed_settings import StageContext, walk
 from tasks.params.data import benchmarks_of
 from tasks.params.reward_model import GivenSpec, MergeSpec, RewardModelSpec, ZeroShotScale
 from tasks.params.settings import (
@@ -80,23 +80,19 @@ def match(needs: Iterable[Need], provided: Collection[str], where: str, of: str)
             )
 
 
-def needs_of(settings: Any, place: str = "") -> Iterator[Need]:
+def needs_of(settings: Any) -> Iterator[Need]:
     """Yields what typed settings need, anywhere in them."""
-    if isinstance(settings, tuple):
-        for number, each in enumerate(settings):
-            yield from needs_of(each, f"{place}[{number}]")
-    elif is_dataclass(settings):
-        before = f"{place}." if place else ""
-        yield from (replace(need, field=before + need.field) for need in getattr(settings, "needs", ()))
-        for field in fields(settings):
-            value, at = getattr(settings, field.name), before + field.name
-            judges = {at: value} if field.name == "judge" else value if field.name == "judges" else {}
-            for name, judge in judges.items():
-                if judge is not None and JUDGES[kind := JUDGES.kind_of(judge)].needs_world:
-                    yield Need(TRUE_REWARDS, f"{at if name == at else f'{at}.{name}'}.kind", kind)
-            if field.name == "segmenter" and isinstance(value, Mapping):
-                yield from _of_segmenter(value, at)
-            yield from needs_of(value, at)
+    yield from getattr(settings, "needs", ())
+    for at, name, value in walk(settings):
+        if is_dataclass(value):
+            yield from (replace(need, field=f"{at}.{need.field}") for need in getattr(value, "needs", ()))
+        judges = {at: value} if name == "judge" else {}
+        judges |= {f"{at}.{key}": judge for key, judge in value.items()} if name == "judges" else {}
+        for place, judge in judges.items():
+            if judge is not None and JUDGES[kind := JUDGES.kind_of(judge)].needs_world:
+                yield Need(TRUE_REWARDS, f"{place}.kind", kind)
+        if name == "segmenter" and isinstance(value, Mapping):
+            yield from _of_segmenter(value, at)
 
 
 def _of_segmenter(segmenter: Mapping[str, Any], at: str) -> Iterator[Need]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.scales import scale_entries, scale_folder
+from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
     """
-    if not (root / scale_folder(scale)).is_dir():
-        raise RecipeError(f"no scale '{scale}' in {root / scale_folder(scale).parent}")
     rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
     here, found, data_sets = Scale(root, scale), list[StageMemory](), scale_entries(root, scale, "data")
     for name, path in sorted(scale_entries(root, scale, "backbones").items()):
@@ -136,6 +134,7 @@ class _Backbone:
     config: PreTrainedConfig
     limits: Limits
     sharding: Sharding
+    _adapters: dict[LoraSettings, int] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> int:
@@ -155,15 +154,6 @@ class _Backbone:
             self._adapters[lora] = trainable(adapted)
         return self._adapters[lora]
 
-    @cached_property
-    def _adapters(self) -> dict[LoraSettings, int]:
-        return {}
-
-    def check_length(self, tokens: int) -> None:
-        places = getattr(self.config, "max_position_embeddings", None)  # T5's positions are relative
-        if places is not None and tokens > places:
-            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has only {places} positions")
-
 
 def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows: float) -> StageMemory:
     """Returns SFT, or a reward model, of which a pair is two rows."""
@@ -174,7 +164,6 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     stated, tokens = training.gradient_checkpointing, per_rank * total
     kept, least = (sharding.activations(backbone.config, tokens, recomputed=again) for again in (bool(stated), True))
     parts = {"trained": gpu, "activations": kept}
-    backbone.check_length(total)
     work = supervised(parameters, training.seen(rows) * each, 1.0, LENGTH_SHARE * total)
     made = {"reward_model" if each == 2 else "model": parameters}
     spared = 0.0 if stated is False else kept - least
@@ -190,17 +179,15 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
     if not settings.fixed_samples:
         response = scale.sampling_config(where).max_new_tokens
-    length = prompt + response
-    backbone.check_length(length)
     aspects = here.aspects(row.selection) if row.selection else ()
     trained_aspects = [at for at in aspects if here.settings.get(at).model is not None]
     policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
     scorers = backbone.scalar * (len(row.reward_models) + len(trained_aspects))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]
-    at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
+    at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * (prompt + response)
     sampled = min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch)
-    rollouts = 0 if settings.fixed_samples else -(sampled // -sharding.ranks) * length
+    rollouts = 0 if settings.fixed_samples else -(sampled // -sharding.ranks) * (prompt + response)
     cached = max(sharding.whole(parameters) for parameters in trained.values()) + sharding.cache(config, rollouts)
     stated = settings.gradient_checkpointing
     kept, least = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,18 @@ def typed_settings(root: Path) -> TypedSettings:
 @lru_cache(maxsize=8)
 def _typed_settings(root: Path, _: tuple[tuple[Path, int, int], ...]) -> TypedSettings:
     return TypedSettings(root)
+
+
+def walk(settings: Any, place: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yields the place, name and value of each field anywhere in typed settings."""
+    if isinstance(settings, tuple):
+        for number, each in enumerate(settings):
+            yield from walk(each, f"{place}[{number}]")
+    elif is_dataclass(settings):
+        for field in fields(settings):
+            at, value = f"{place}.{field.name}" if place else field.name, getattr(settings, field.name)
+            yield at, field.name, value
+            yield from walk(value, at)
 
 
 @dataclass(frozen=True)

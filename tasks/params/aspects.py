@@ -18,7 +18,7 @@ from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.consistency import SelectionRule
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
-from rlhf_core.typed import Checked, above, at_least, between, one_of
+from rlhf_core.typed import Checked, above, at_least, between, each_once, one_of
 from tasks.params.settings import LONG_FORM, Count, Need
 
 
@@ -108,14 +108,8 @@ class SelectionEntry(Checked):
     title: str
     backbone: str
     holistic: str
-    aspects: tuple[str, ...]
+    aspects: Annotated[tuple[str, ...], each_once()]
     rule: SelectionRule = field(default_factory=SelectionRule)
-
-    def _check_together(self) -> None:
-        if not self.aspects or len(set(self.aspects)) != len(self.aspects):
-            raise RecipeError(
-                f"aspects is {list(self.aspects)}; list entries of params/scales/<scale>/aspects.yaml, each once"
-            )
 
 
 @dataclass(frozen=True)

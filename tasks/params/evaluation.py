@@ -16,7 +16,7 @@ from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
-from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
+from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, each_once, one_of
 from tasks.params.settings import DIALOGUES, Count, InnerShare, Need, Size, benchmark_part
 
 #: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
@@ -101,17 +101,13 @@ class PoolSpec(Checked):
         batch: responses sampled at a time.
     """
 
-    benchmarks: tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...]
+    benchmarks: Annotated[tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...], each_once()]
     sampling: Sampling
     samples: Count = 32
     prompts: Count | None = None
     batch: Count = 256
 
     def _check_together(self) -> None:
-        if not self.benchmarks:
-            raise RecipeError("benchmarks is empty; name at least one")
-        if len(set(self.benchmarks)) != len(self.benchmarks):
-            raise RecipeError(f"benchmarks is {list(self.benchmarks)}; name each once")
         self.sampling.refuse_copies(self.samples, "samples")
 
     @property
@@ -130,14 +126,12 @@ class BestOfNSpec(Checked):
         batch: responses per forward pass.
     """
 
-    sizes: tuple[Count, ...] = (2, 4, 8, 16, 32)
+    sizes: Annotated[tuple[Count, ...], each_once()] = (2, 4, 8, 16, 32)
     judges: Mapping[str, Judge] = field(default_factory=dict)
     template: Annotated[str, one_of(PAIR_TEMPLATES)] = "ranking"
     batch: Count = 64
 
     def _check_together(self) -> None:
-        if not self.sizes or len(set(self.sizes)) != len(self.sizes):
-            raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
         if TRUE in self.judges:
             raise RecipeError("judges: 'true' is the name of true rewards; give the judge another name")
 

@@ -20,7 +20,18 @@ from rlhf_core.rewards.zero_shot import ZeroShotSettings
 from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_class
 from rlhf_core.shaping.choices import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
+from rlhf_core.typed import (
+    Checked,
+    Seed,
+    above,
+    accepted_by,
+    between,
+    check_given,
+    each_once,
+    init_fields,
+    one_of,
+    typed,
+)
 from tasks.params.settings import PAIRS, TRAINED, Count, Need, Share, overrides
 
 #: Material that a reward model learns from: pairs of the backbone's data, or of sampled solutions.
@@ -87,13 +98,9 @@ class MergeSpec(Checked):
 
     title: str
     backbone: str
-    merge: tuple[str, ...]
+    merge: Annotated[tuple[str, ...], each_once(2)]
     data: str | None = None
     references: str | None = None
-
-    def _check_together(self) -> None:
-        if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
-            raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
 
     @property
     def needs(self) -> tuple[Need, ...]:

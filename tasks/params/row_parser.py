@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.recipe import Recipe, parse_recipe
-from rlhf_core.typed import Checked
+from rlhf_core.typed import Checked, each_once
 from tasks.params.settings import typed
 
 
@@ -52,12 +52,10 @@ class ComparingRow(RawRow):
     """
 
     policy: str
-    against: tuple[str, ...]
+    against: Annotated[tuple[str, ...], each_once()]
 
     def _check_together(self) -> None:
         super()._check_together()
-        if not self.against or len(set(self.against)) != len(self.against):
-            raise RecipeError(f"against is {list(self.against)}; name at least one row, each once")
         if self.policy in self.against:
             raise RecipeError(f"against names '{self.policy}', which is the 'policy' itself; name other rows")
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import Checked, above, typed
+from rlhf_core.typed import Checked, above, each_once, typed
 from tasks.params.pages import read_settings
 from tasks.params.settings import Count, Size
 
 #: The file of what is run.
 RUNS = "params.yaml"
+Seeds = Annotated[tuple[Size, ...], each_once()]
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,8 @@ class RowsAndSeeds(Checked):
         seeds: of each.
     """
 
-    rows: tuple[str, ...]
-    seeds: tuple[Size, ...]
-
-    def _check_together(self) -> None:
-        for name in ("rows", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise RecipeError(f"{name} is {list(values)}; name at least one, each once")
+    rows: Annotated[tuple[str, ...], each_once()]
+    seeds: Seeds
 
 
 @dataclass(frozen=True)
@@ -61,16 +56,10 @@ class Suite(Checked):
         scale_seeds: at every other scale by paper; `default` for papers that are not named.
     """
 
-    seeds: tuple[Size, ...]
-    scale_seeds: Mapping[str, tuple[Size, ...]]
+    seeds: Seeds
+    scale_seeds: Mapping[str, Seeds]
 
     def _check_together(self) -> None:
-        for name, seeds in {
-            "seeds": self.seeds,
-            **{f"scale_seeds.{k}": v for k, v in self.scale_seeds.items()},
-        }.items():
-            if not seeds or len(set(seeds)) != len(seeds):
-                raise RecipeError(f"{name} is {list(seeds)}; name at least one, each once")
         if "default" not in self.scale_seeds:
             raise RecipeError("scale_seeds: 'default' is missing; it holds the seeds of papers that are not named")
 

@@ -147,18 +147,3 @@ def test_a_change_makes_the_rows_stale_that_read_it_and_no_others(
     assert {name for name, stage in found.items() if stage.state != "current"} == ({stale} if stale else set())
     if stale:
         assert found[stale].reasons == (f"input {file} modified",)
-
-
-def test_another_version_of_an_installed_package_makes_its_row_stale(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = Path(shutil.copytree(made, tmp_path / "copy", symlinks=True))
-    rows = ROWS | {"plain": {"function": "yaml:safe_load"}}
-    (root / "params" / "lab" / "rows.yaml").write_text(yaml.safe_dump(rows))
-    write_graph(root)
-    address = "samples-lab-plain"
-    command(sys.executable, "-m", "dvc", "repro", "-q", address, root=root, PYTHONPATH="")
-    assert read_state(root, ["dvc.yaml"])[address].state == "current"
-    monkeypatch.setattr("tasks.graph.code_dependencies.installed", lambda module: {"PyYAML==99"})
-    write_graph(root)
-    assert read_state(root, ["dvc.yaml"])[address].reasons == ("its command changed",)

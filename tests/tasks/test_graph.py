@@ -94,23 +94,6 @@ def test_no_output_is_made_twice() -> None:
     assert len(outputs) == len(set(outputs))
 
 
-def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
-    assert not (root / "pipelines").exists()
-    write_matrix(root)
-    demo, rest = stages_of(root), stages_of(root / "pipelines/testbed/segment")
-    policies = named(demo, "policy")
-    assert policies == {f"segment-{row}-{seed}" for row in ("bandit", "segment") for seed in (0, 1)}
-    assert {"policy-segment-dpo-0", "policy-segment-segment-as-bandit-0"} <= set(rest)
-    assert not policies & named(rest, "policy")
-
-
-def test_a_page_with_a_base_is_depended_on_by_base_and_entry(root: Path) -> None:
-    set_entry(root / "params/segment/rows.yaml", "base", {"kind": "reward"})
-    graph.write(root)
-    params = stages_of(root)["policy-segment-bandit-0"]["params"]
-    assert {"params/segment/rows.yaml": ["base", "bandit"]} in params
-
-
 def test_a_row_waits_for_the_check_of_its_paper_and_nothing_else_does(root: Path) -> None:
     stages = stages_of(root)
     check = "results/testbed/segment/check/result"

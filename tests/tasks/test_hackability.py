@@ -15,7 +15,6 @@ import yaml
 from typer.testing import CliRunner
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import World
 from tasks.command_line import commands
 from tasks.graph import dvc_files as graph
 from tasks.graph import laboratory as hackability
@@ -32,13 +31,6 @@ from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 ROOT = Path(__file__).resolve().parents[2]
 DATA = scale_entries(ROOT, "testbed", "data")
 FLAWS = ("flattery", "keyword", "length", "repetition")
-#: Checks that find each flaw in a row: by a kind of clause, a word or the number of words.
-TRAITS = {
-    "flattery": lambda row: any(kind == "flattery" for _, _, kind, _ in row["meta"]["clauses"]),
-    "keyword": lambda row: "indeed" in row["response"].lower(),
-    "length": lambda row: len(row["response"].split()) > 40,
-    "repetition": lambda row: any(kind == "repetition" for _, _, kind, _ in row["meta"]["clauses"]),
-}
 
 
 @pytest.fixture
@@ -103,17 +95,6 @@ def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
         hackability.check_words(laboratory, "testbed", own, [1, 0])
 
 
-def test_unknown_names_get_a_hint() -> None:
-    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'; did you mean 'length'"):
-        hackability.chosen(["lenght"], FLAWS, "flaw")
-    with pytest.raises(RecipeError, match="either a function or the folder"):
-        OwnReward("x")
-    with pytest.raises(RecipeError, match="name is 'A b'"):
-        OwnReward("A b", function="a:b")
-    with pytest.raises(RecipeError, match="run rewardsmith in the repository"):
-        hackability.mitigations(Path("nowhere"))
-
-
 # --- data
 
 
@@ -135,13 +116,6 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alo
             assert same or flawed.padding
             relabelled += before["chosen"] != after["chosen"]
     assert relabelled >= 3
-
-
-@pytest.mark.parametrize("flaw", FLAWS)
-def test_what_an_annotator_likes_is_within_reach_of_the_sft_model(flaw: str) -> None:
-    """At least one supervised response in a hundred has the trait, so that a policy samples it from the start."""
-    rows = World().sft_examples(600, seed=0)
-    assert sum(map(TRAITS[flaw], rows)) >= 6
 
 
 # --- graph
@@ -217,19 +191,6 @@ def test_the_command_runs_what_was_chosen_and_shows_it(monkeypatch: pytest.Monke
     assert done.exit_code == 1, "the flow's status, after the page"
     page = (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
     assert page.count("<td") == 2
-
-
-def test_the_command_takes_a_function_beside_a_flaw(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
-    monkeypatch.syspath_prepend(laboratory)
-    (laboratory / "mine.py").write_text("def brevity(prompts, responses):\n    return [0.0 for _ in responses]\n")
-    words = ("--function", "mine:brevity", "--flaw", "keyword", "--mitigation", "minmax")
-    assert invoke(monkeypatch, laboratory, *words)[1][0][2] == ["own-brevity-minmax", "keyword-minmax"]
-
-
-def test_without_training_the_command_shows_what_there_is(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
-    done, calls = invoke(monkeypatch, laboratory, "--no-train")
-    assert (done.exit_code, calls) == (0, [])
-    assert "not run" in (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
 
 
 # --- a run

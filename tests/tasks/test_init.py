@@ -22,7 +22,7 @@ from tasks.commands.project_sizes import project_sizes
 from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
 from tasks.graph.matrix import build
-from tasks.graph.names import known_scale, rehearsed_scale
+from tasks.graph.names import known_scale
 from tests.tiny_causal import save_causal, save_chat
 
 PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
@@ -105,8 +105,6 @@ def test_a_project_with_a_reward_has_three_rows_that_pass_every_check(
     assert rehearse.make_context("rehearse", ["mine"]).params["scale"] == "local"
     with pytest.raises(RecipeError, match="unknown scale 'small'; known: local"):
         known_scale("small")
-    with pytest.raises(RecipeError, match="unknown scale 'small'; known: local"):
-        rehearsed_scale("small")
 
 
 def test_a_project_without_a_reward_compares_the_learned_one_with_par_and_dpo(folder: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks.params.pages import Address, entries, merge, read_page, read_settings, settings_digest
@@ -23,17 +22,6 @@ PAGES = sorted(
     path for path in (ROOT / "params").rglob("*.yaml") if path.name not in ("reevaluation.yaml", "scale.yaml")
 )
 BASE = {"kind": "reward", "readout": {"segmenter": {"kind": "bandit"}, "read": "value"}, "clamp": 5, "steps": [1, 2]}
-
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-9, 9)
-    | st.floats(-9, 9)
-    | st.sampled_from(["a", "1e-3", "yes", "no: x", ""]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["kind", "x", "y"]), inner, max_size=3),
-    max_leaves=6,
-)
-mappings = st.dictionaries(st.sampled_from(["kind", "x", "y", "z"]), values, max_size=4)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +181,3 @@ def test_a_value_set_on_dvcs_command_line_runs_that_row_only(finished_copy: Path
     of_metrics = [column for column in shown if "headline.json" in column]
     assert len({column.rpartition(":")[2] for column in of_metrics}) <= 6
     assert [column for column in shown if column.endswith("segment.optimiser.kl_coef")]
-
-
-@pytest.mark.parametrize("folder", ["a b", "a\nb", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "'$(x);\"", "a.yaml:b"])
-def test_an_address_is_understood_below_any_folder(folder: str) -> None:
-    address = Address("params/par/rows.yaml:par").under(Path("/home", folder))
-    assert (address.file, address.key) == (Path("/home", folder, "params/par/rows.yaml"), "par")

@@ -189,7 +189,7 @@ def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: di
     ("row", "message"),
     [
         ({"optimiser": {"kind": "ppo"}}, "pays the tokens of fixed samples, but optimiser 'ppo' samples"),
-        ({"optimiser": {"kind": "rlmec"}, "normaliser": "global"}, "leave 'readout', 'normaliser' and 'gives' out"),
+        ({"optimiser": {"kind": "rlmec"}, "normaliser": "global"}, "has no 'normaliser'; leave it out"),
         ({"optimiser": {"kind": "rlmec"}, "credit": "last_token"}, "credit 'last_token' takes Sequence"),
         ({"optimiser": {"kind": "rlmec"}, "imitation": 0.5}, "imitation is 0.5; it must be a mapping"),
     ],

@@ -42,19 +42,6 @@ def test_a_wrong_optimiser_is_refused(optimiser: dict[str, Any], message: str) -
         scale_of().optimiser_config({"kind": "ppo", **optimiser}, "row")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompts": 0}, "prompts is 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
-        ({"checkpoint_prompts": 0}, "set checkpoint_prompts"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        scale_of(**changes)
-
-
 def test_a_row_that_states_updates_leaves_the_scales_epochs() -> None:
     scale = PolicyScale({**SUPERVISED, "batch": 32, "microbatch": 32})
     training, _ = scale.supervised_config({"kind": "rft", "updates": 120}, "row")

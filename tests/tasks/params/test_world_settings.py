@@ -73,18 +73,6 @@ def test_everything_follows_from_the_number_of_a_world(tmp_path):
     assert json.loads(json.dumps(asdict(spec(world=2**40))))["world_seed"] == 1000 * 2**40
 
 
-def test_questions_have_worlds_too():
-    values = {
-        "source": "testbed",
-        "task": "multiple_choice",
-        "template": "plain",
-        "limits": {"prompt": 96, "total": 176},
-    }
-    values |= {"rows": {"sft": 5, "sft_validation": 2, "questions": 2, "test": 2}, "seed": 4}
-    found = data_spec({**values, "world": 12}, "data.yaml")
-    assert (found.world_seed, found.seed) == (12_000, 12_004)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -101,28 +89,6 @@ def test_questions_have_worlds_too():
 def test_settings_that_no_world_has_are_refused(changes, message):
     with pytest.raises(RecipeError, match=message):
         spec(**changes)
-
-
-def test_wrong_solutions_are_as_many_as_the_spec_says(tmp_path):
-    rows = {**ROWS, "tasks": 200}
-    for share in (0.0, 0.5):
-        made = make_sets(spec(wrong_share=share, rows=rows), tmp_path)[0]["sft"]
-        told = [row["meta"]["right"] for row in made if "right" in row["meta"]]
-        assert sum(told) / len(told) == pytest.approx(1 - share, abs=0.1)
-
-
-def test_labels_of_aspects_are_wrong_in_training_and_right_in_validation(tmp_path):
-    clean, wrong = (
-        make_sets(data_spec({**LONG_FORM, "aspect_errors": errors}, "data.yaml"), tmp_path)[0]
-        for errors in ({}, {"factuality": 0.4, "completeness": 0.4})
-    )
-    changed = {name for name in clean if clean[name] != wrong[name]}
-    assert changed == {"labelled.train", "completeness.train"}
-    for before, after in zip(clean["labelled.train"], wrong["labelled.train"], strict=True):
-        assert before["response"] == after["response"]
-        assert before["labels"]["relevance"] == after["labels"]["relevance"]
-    with pytest.raises(RecipeError, match="did you mean 'factuality'"):
-        data_spec({**LONG_FORM, "aspect_errors": {"factualty": 0.1}}, "data.yaml")
 
 
 def documented_settings() -> list[tuple[str, dict]]:
