@@ -52,7 +52,6 @@ class Deployment:
     """One deployment.
 
     Attributes:
-        name: of the deployment, for what it does.
         flow: name of the flow, in the module `flows.paper` or in one of its own.
         limit: runs at once.
         overlapping: what becomes of a run beyond it: ENQUEUE or CANCEL_NEW.

@@ -54,10 +54,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
 def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
-    """Runs one module as a stage runs, with the code of this project.
-
-    Args:
-        number: of the call among those that run beside each other, for its log.
+    """Runs one module as a stage runs, with the code of this project; `number` is for its log.
 
     Raises:
         RunFailed: it failed.

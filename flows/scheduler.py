@@ -143,14 +143,7 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
 def stage_task(
     place: ThisMachine | WorkPool, stage: Stage, grant: Grant, running: RunningStages
 ) -> Any:  # returns a State; Prefect gives the caller its data, the StageDone
-    """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking.
-
-    Args:
-        place: where stages run.
-        stage: the stage.
-        grant: the run's slots for it.
-        running: notes the stage's process group while it runs.
-    """
+    """Runs one stage and streams its log into Prefect's log; its state is named Alarm where it has signs of hacking."""
     named = {"address": stage.address, "out": stage.out, "log": place.log_of(stage)}
     with noted_failure(place.root, stage.file_name, **named, running=running):
         done = place.run(stage, grant, running, get_run_logger())
@@ -163,7 +156,6 @@ class ThisMachine:
     """This machine as the place of a run's stages.
 
     Args:
-        root: the repository.
         stale: the stages that run.
         server: forks their processes.
 

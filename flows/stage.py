@@ -83,6 +83,7 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, Any], 
     """Brings this clone into the state that the stage needs: its pipeline files, and its inputs.
 
     Args:
+        remote: the DVC remote of the run.
         given: the results that the stage reads, by address (`StageResults.entry`).
         key: of the stage's result, from the coordinator.
 
@@ -105,16 +106,7 @@ def prepare(root: Path, address: str, *, remote: str, given: Mapping[str, Any], 
 
 @flow(name="stage", flow_run_name="{address}", persist_result=False)
 def stage(address: str, name: str, needs: dict[str, float], remote: str, given: dict[str, Any], key: str) -> State[Any]:
-    """Runs one stage of a run on this machine.
-
-    Args:
-        address: the stage as DVC names it.
-        name: the stage as a file name, for its log.
-        needs: cores, GPUs and memory.
-        remote: the DVC remote of the run.
-        given: the results that the stage reads, by address.
-        key: of the stage's result.
-    """
+    """Runs one stage (`address`, `name` as a file name) of a run on this machine; see `prepare`."""
     root = Path(os.environ.get(TREE, ".")).resolve()
     try:
         prepare(root, address, remote=remote, given=given, key=key)

@@ -105,10 +105,8 @@ def write_failure(
     """Leaves `.work/failures/<stage>.json`, which tracking and the plan read.
 
     Args:
-        root: the repository.
-        name: the stage as a file name.
-        address, out: the stage as DVC names it, and its output directory.
-        failure: what happened.
+        name, address: the stage as a file name, and as DVC names it.
+        out: its output directory.
         log: where its log is, that of this machine unless given.
     """
     content = {"stage": address, "out": out, "exit_code": failure.exit_code, "retry": failure.retry}
@@ -141,7 +139,6 @@ def stage_environment(root: Path, granted: Mapping[str, str], packages: Path = P
     """Returns the environment of a stage's process.
 
     Args:
-        root: the repository.
         granted: variables of its cores and devices.
         packages: the folder of the package that has the module.
     """

@@ -43,11 +43,7 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
     recorded with its last evaluation before it did, if it had one.
 
     Args:
-        root: the repository.
-        registration: of the study.
-        spec: the study.
-        seed: of the world.
-        pilot: whether it is a pilot, which may run from uncommitted code and never counts.
+        pilot: whether it may run from uncommitted code and never counts.
         keep: keep the world's tree.
 
     Raises:
@@ -91,12 +87,10 @@ def train_worlds(
 
 
 def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: bool = False) -> str:
-    """Trains the next worlds of a study; returns a line on their records.
+    """Trains the next worlds of a study, or its pilots on tuning seeds; returns a line on their records.
 
     Args:
-        name: of the study, studies/<name>.yaml.
         worlds: how many of the worlds that have no record.
-        pilots: tuning seeds to run as pilots instead (`--pilot`).
         keep: keep the worlds' trees in .work/studies/, with weights.
     """
     root = Path.cwd()

@@ -112,7 +112,6 @@ def tune_rows(
     """Runs the trials of a study that have not run, and prints all.
 
     Args:
-        name: of the study, studies/<name>.yaml.
         trials: number of points that each row is tried at.
         seeds: tuning seeds; each trial runs with each of them.
         write: put each row's best settings into the study's file.

@@ -158,13 +158,10 @@ _path: list[str] = []
 def _run(
     words: Sequence[str], root: str, folders: Sequence[str], environment: Mapping[str, str], output: Connection
 ) -> None:
-    """Runs a stage's command in the forked process, as `python -m` does.
+    """Runs a stage's command (`words`) in the forked process, as `python -m` does.
 
     Args:
-        words: the stage and its arguments.
-        root: its working directory.
         folders: where it finds modules before all others.
-        environment: the whole environment.
         output: receives its log.
     """
     os.setsid()
