@@ -2,7 +2,7 @@
 
     python -m flows.deployments     brings the server of PREFECT_API_URL in line with this tree
 
-A paper of PAPERS that has rows in the tree has one. `rewardsmith up` does the same, for the server that it starts.
+A paper that has rows in the tree has one. `rewardsmith up` does the same, for the server that it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.params.yaml_files import folders_of
 from tasks.running.commit import changed_since, commit_of, listed
 
 #: Folders of params/ with a deployment, and their titles.
-PAPERS = {
+PAPER_TITLES = {
     "segment": "Segmenting Text and Learning Their Rewards",
     "sentence": "Sentence-level Reward Model",
     "par": "Reward Shaping to Mitigate Reward Hacking",
@@ -72,7 +72,7 @@ class Deployment:
     @property
     def module(self) -> str:
         """Returns the name by which a worker imports the flow."""
-        return f"flows.{'paper' if self.flow in (*PAPERS, SUITE) else self.flow}.{self.flow}"
+        return f"flows.{'paper' if self.flow in (*PAPER_TITLES, SUITE) else self.flow}.{self.flow}"
 
 
 def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
@@ -94,7 +94,7 @@ def deployments(root: Path) -> list[Deployment]:
     found = [
         Deployment(f"train-{paper}", paper, f"The rows of {paper}", ("paper", paper), queue=TREE_QUEUE)
         for paper in papers(root)
-        if paper in PAPERS
+        if paper in PAPER_TITLES
     ]
     everything = "The five papers' matrix, shared work once, then the report"
     whole = {"full": True}

@@ -18,7 +18,7 @@ from prefect.artifacts import create_link_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
-from flows.deployments import PAPERS, refuse_edited_tree
+from flows.deployments import PAPER_TITLES, refuse_edited_tree
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
 from flows.slots import Grant
 from flows.stage import require_prefect_server
@@ -46,7 +46,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
     try:
         for future in futures:
             future.wait()
-    finally:  # interrupted or cancelled: they lead groups of their own
+    finally:  # also where the run is cancelled: each call leads a process group of its own, which no signal reaches
         running.end_all()
     ended = [future.state for future in futures if not future.state.is_completed()]
     return [str(state.result(raise_on_failure=False)) for state in ended]
@@ -123,12 +123,21 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     began = time.time()
     name, scale = request.paper, request.scale
     papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
-    rows: dict[str, Any] = {"rows": request.rows, "seeds": request.seeds}
-    dvc_files = pipelines.asked_files(root, name, scale=scale, full=request.full, **rows)
+    dvc_files = pipelines.asked_files(
+        root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
+    )
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
     live_experiment = next(iter(papers), "") if request.sync else ""
-    places: dict[str, Any] = {"pool": pool, "remote": remote, "live_experiment": live_experiment}
-    summary = run_stale(root, dvc_files, papers=papers, **rows, **places)
+    summary = run_stale(
+        root,
+        dvc_files,
+        papers=papers,
+        rows=request.rows,
+        seeds=request.seeds,
+        pool=pool,
+        remote=remote,
+        live_experiment=live_experiment,
+    )
     get_run_logger().info("%s", summary.line())
     problems = list(summary.failed.values())
     if request.report:
@@ -137,13 +146,13 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
     ]
     report_calls = report_page_calls(request)
-    # Calls of one `follow_ups` run side by side. The report reads a file with the link to each MLflow experiment:
-    # unless `flows.live_tracker` has written these files during this run, the MLflow calls, which write them, come
-    # first.
-    if not all(experiment_link_written_since(root, one, began) for one in papers):
+    # the report shows a link to each experiment, which the MLflow calls write unless `flows.live_tracker` already did
+    has_links = all(experiment_link_written_since(root, one, began) for one in papers)
+    if has_links:
+        problems += follow_ups(root, *mlflow_calls, *report_calls)  # side by side
+    else:
         problems += follow_ups(root, *mlflow_calls)
-        mlflow_calls = []
-    problems += follow_ups(root, *mlflow_calls, *report_calls)
+        problems += follow_ups(root, *report_calls)
     if request.sync:
         for one in papers:
             link_mlflow_runs(create_link_artifact, root, one)
@@ -197,14 +206,22 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             pool: the Prefect work pool that runs the stages; empty for this machine alone.
             remote: the DVC remote by which the pool's results come.
         """
-        request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
+        request = RunRequest(
+            paper=paper,
+            scale=scale,
+            full=full,
+            rows=tuple(rows or ()),
+            seeds=tuple(seeds or ()),
+            report=report,
+            sync=sync,
+        )
         return run_request(Path(root).resolve(), request, pool=pool, remote=remote)
 
     return run
 
 
 #: Titles of all flows that deployments have; a deployment loads its flow as an attribute of this module.
-TITLES = {**PAPERS, SUITE: "The demo, or in full the five papers with shared stages run once"}
+TITLES = {**PAPER_TITLES, SUITE: "The demo, or in full the five papers with shared stages run once"}
 globals().update({name: paper_flow(name, title) for name, title in TITLES.items()})
 
 
@@ -215,9 +232,10 @@ def run_paper(paper: str, *, scale: str = DEFAULT_SCALE, full: bool = False, poo
     if paper == SUITE and parameters.get("rows"):
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
     # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
-    # there is no dvc.lock: the modules of its stages are read from the text of dvc.yaml and imported while Prefect
-    # starts. For other requests on this machine `run_stale` begins the imports; a pool's stages run elsewhere.
+    # there is no dvc.lock: the process's one fork server, which `run_stale` finds again, imports the stages' modules
+    # while Prefect starts. For other requests `run_stale` begins the imports; a pool's stages run elsewhere.
     demo = paper == SUITE and scale == DEFAULT_SCALE and not full and not pool
-    server = ForkServer(Path.cwd(), stage_environment(Path.cwd(), Grant(1, (), 0.0).environment()))
+    one_core = Grant(1, gpus=(), memory_gb=0.0)
+    server = ForkServer(Path.cwd(), stage_environment(Path.cwd(), one_core.environment()))
     server.begin(modules_of_files_never_run(Path.cwd(), [ROOT_FILE] if demo else []))
     return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(scale=scale, full=full, pool=pool, **parameters)

@@ -4,7 +4,8 @@ Its result has of every row:
 
 - model/, metrics.json, history.jsonl (training steps), rollouts.jsonl (a few rollouts with the reward of every token
   and its breakdown), alarms.jsonl (signs of reward hacking), generations.jsonl and judgements.jsonl
-- checkpoints.jsonl: a line for each evaluation while training, and at its end, with win rate and KL; no weights
+- checkpoints.jsonl: a line for each evaluation while training, with win rate and KL, and where the scale asks for
+  `checkpoint_proxy` one for the final evaluation; no weights
 
 and of some:
 
@@ -36,15 +37,15 @@ from rlhf_core.models.loading import save_model
 from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.benchmarks import write_benchmarks
-from tasks.evaluating.over_sft import OverSft, over_baseline, over_sft
 from tasks.evaluating.policies import Evaluation
+from tasks.evaluating.sft_comparison import SftComparison, compare_with_sft, over_baseline
 from tasks.graph.items import data_name, sft_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.policy_run.given_texts import by_given_texts
-from tasks.policy_run.hacking_watch import HackingWatch, hindsight
-from tasks.policy_run.optimising import by_reward
+from tasks.policy_run.given_texts import supervised_trainer
+from tasks.policy_run.hacking_watch import HackingWatch, measure_hacking
+from tasks.policy_run.optimising import reward_trainer
 from tasks.policy_run.proxies import PeakEvaluation, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
@@ -65,8 +66,8 @@ class TrainedPolicy:
 
     Attributes:
         row, run: what was trained, and how it went.
-        final: the evaluation of the last weights, or of the peak's where the alarm stopped the run.
-        over_sft: their answers against the SFT model's.
+        final: the evaluation of the trained weights: the last, or the peak's where the alarm stopped the run.
+        against_sft: their answers beside the SFT model's.
         watch: the alarms; None of a supervised recipe.
         peak: the evaluation of the weights with the highest win rate, where the scale asks for it.
         hacking: a row for each evaluation that the alarm read, where the scale asks for it.
@@ -75,7 +76,7 @@ class TrainedPolicy:
     row: RowTraining
     run: PolicyRun
     final: Evaluation
-    over_sft: OverSft
+    against_sft: SftComparison
     watch: HackingWatch | None = None
     peak: PeakEvaluation | None = None
     hacking: tuple[HackingPoint, ...] = ()
@@ -91,18 +92,22 @@ def train_policy(
     result: Path,
     checkpoints: RunCheckpoints,
 ) -> None:
-    """Trains a row's policy from its SFT model, evaluates it on every benchmark and writes both."""
+    """Trains a row's policy from its SFT model, evaluates it on every benchmark and writes both.
+
+    Row and scale come as addresses, which messages name; `result` is the folder in `out` that later stages read.
+    """
     recipe, scale = parse_recipe(read_settings(row_path), str(row_path)), read_spec(PolicyScale, scale_path)
     row = RowTraining(recipe, scale, inputs, seed + recipe.seed_offset, f"{row_path} on {scale_path}")
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     torch.manual_seed(row.seed)  # dropout draws from it
-    learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
+    # settings are checked here, before any model is loaded
+    learn = reward_trainer(row) if recipe.kind == "reward" else supervised_trainer(row)
     run = start_run(row, evaluation)
     with noting_divergence(out, run):
         metrics, watch = learn(run, checkpoints)
         trained, measured = evaluate(row, run, watch)
-        metrics |= measured | trained.over_sft.metrics
+        metrics |= measured | trained.against_sft.metrics
         metrics |= write_selection_scores(result, trained)
         metrics |= trained.final.metrics
         write_judgements(result, trained)
@@ -117,7 +122,7 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
     """
     run.policy.model.eval()
     final = run.evaluator.evaluate(run.policy)
-    compared = over_sft(run.evaluator, final.generations, run.sft_answers)
+    compared = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
     metrics: Metrics = {"kl": run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])}
     if watch is None:
         return TrainedPolicy(row, run, final, compared), metrics
@@ -127,30 +132,34 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
         with watch.peak_weights() as step:
             peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
         metrics |= {"peak_step": step, **peak.metrics}
-        if {"win_rate_vs_sft", "peak_win_rate_vs_sft"} <= (rates := peak.metrics | compared.metrics).keys():
+        rates = peak.metrics | compared.metrics
+        if "win_rate_vs_sft" in rates and "peak_win_rate_vs_sft" in rates:
             metrics["loss_after_peak"] = rates["peak_win_rate_vs_sft"] - rates["win_rate_vs_sft"]
     if row.scale.measure_hacking:
         kl = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: metrics["kl"]}
-        of_hacking, points = hindsight(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
+        of_hacking, points = measure_hacking(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
         metrics |= of_hacking
     return TrainedPolicy(row, run, final, compared, watch, peak, tuple(points)), metrics
 
 
-def end_watch(run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, compared: OverSft) -> Metrics:
+def end_watch(
+    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, compared: SftComparison
+) -> Metrics:
     """Ends the hacking watch with the final evaluation; returns metrics of its alarms and the final proxy rewards."""
     last, benchmark, found = run.last_step, run.checkpoint_benchmark, Metrics()
-    rows = [row for row in final.generations if row["benchmark"] == benchmark]
-    on_benchmark = compared.on(benchmark, [row["id"] for row in rows])
-    # without checkpoint_prompts no step is evaluated; a run that stops on hacking evaluated the last one itself
-    if scale.checkpoint_prompts and not watch.stops_on_hacking:
-        if not on_benchmark.tallies and run.has_win_rates_while_training:
-            on_benchmark = over_sft(run.evaluator, rows, run.sft_answers, (benchmark,))
-        asked = [row["id"] for row in rows[: scale.checkpoint_prompts]]
-        watch.observe_evaluation(last, dict(on_benchmark.on(benchmark, asked).scores(benchmark)))
+    answers = [answer for answer in final.generations if answer["benchmark"] == benchmark]
+    verdicts = compared.for_prompts(benchmark, [answer["id"] for answer in answers])
+    # without checkpoint_prompts no step is evaluated; with stop_on_hacking the training loop evaluated its last step
+    if scale.checkpoint_prompts and not watch.stop_on_hacking:
+        if not verdicts.tallies and run.has_win_rates_while_training:
+            verdicts = compare_with_sft(run.evaluator, answers, run.sft_answers, (benchmark,))
+        # the alarm compares evaluations on the same prompts, of which there are fewer while training
+        while_training = [answer["id"] for answer in answers[: scale.checkpoint_prompts]]
+        watch.observe_evaluation(last, dict(verdicts.for_prompts(benchmark, while_training).scores(benchmark)))
         if run.proxies is not None:
-            run.note_evaluation(last, rows, on_benchmark)
+            run.note_evaluation(last, answers, verdicts)
             found = {name: value for name, value in run.evaluations[-1].items() if name in PROXIES}
-    watch.observe_end(last, dict(on_benchmark.scores(benchmark)))
+    watch.observe_end(last, dict(verdicts.scores(benchmark)))
     return found | watch.metrics()
 
 
@@ -181,13 +190,13 @@ def write_judgements(result: Path, trained: TrainedPolicy) -> None:
     The judge.json of a row with a selection is by `write_selection_scores`. record/ gets another judge.json: the
     judge's address and the models that answered, with the dates of the answers.
     """
-    evaluator, over, peak = trained.run.evaluator, trained.over_sft, trained.peak
+    evaluator, over, peak = trained.run.evaluator, trained.against_sft, trained.peak
     sft = {"sft": sft_name(trained.row.inputs.sft)}
     facts = {name: {**of_rate, **sft} for name, of_rate in over.win_rate_facts.items()}
     facts |= over_baseline(evaluator, trained.final.judgements)
-    if peak is not None and peak.over_sft.judgements:
-        write_jsonl(result / "peak_judgements.jsonl", peak.over_sft.judgements)
-        facts |= {f"peak_{name}": {**of_rate, **sft} for name, of_rate in peak.over_sft.win_rate_facts.items()}
+    if peak is not None and peak.against_sft.judgements:
+        write_jsonl(result / "peak_judgements.jsonl", peak.against_sft.judgements)
+        facts |= {f"peak_{name}": {**of_rate, **sft} for name, of_rate in peak.against_sft.win_rate_facts.items()}
     if facts:
         write_json(result / "win_rates.json", facts)
     write_jsonl(result / "judgements.jsonl", [*trained.final.judgements, *over.judgements])
@@ -214,7 +223,7 @@ def write_selection_scores(result: Path, trained: TrainedPolicy) -> Metrics:
     if selection is None or holistic is None:
         return {}
     write_judge(result, trained, {"lower_is_better": lower_is_better(selection)})
-    answers = [row for row in trained.final.generations if row["benchmark"] == "alpaca"]
+    answers = [answer for answer in trained.final.generations if answer["benchmark"] == "alpaca"]
     longest = run.evaluator.config.max_new_tokens
     return write_scores(result, answers, longest, run.encoder, selection, holistic, aspect_models)
 

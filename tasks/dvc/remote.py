@@ -7,6 +7,7 @@ outputs there, whenever a machine dies.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.dvc.internals import run_folder, save_run
+from tasks.params.yaml_files import write_whole
 
 
 class RemoteFailed(RewardsmithError):
@@ -144,3 +146,48 @@ class Remote:
         missing: set[Any] = set()
         failed = transfer(source, target, objects, validate_status=lambda status: missing.update(status.missing)).failed
         return len(failed), len(missing)
+
+
+def restore_tracked(root: Path, folder: Path, *, may_differ: str) -> list[str]:
+    """Writes the files of a folder under DVC that the tree lacks; others, such as new ones, stay as they are.
+
+    Args:
+        root: the repository.
+        folder: in it, with a `.dvc` file beside it.
+        may_differ: the name of files that may be others than DVC's.
+
+    Returns:
+        what it wrote, relative to the root.
+
+    Raises:
+        RewardsmithError: DVC does not give the files.
+        DataError: a file of the folder is another one than DVC's.
+    """
+    from dvc.api import DVCFileSystem
+    from dvc.exceptions import DvcException
+    from dvc_data.index import DataIndexDirError
+
+    named, written = folder.with_suffix(".dvc"), []
+    try:
+        tracked = DVCFileSystem(str(root))
+        found = tracked.find(f"/{folder}", detail=True, dvc_only=True)
+        for name in sorted(found):
+            path = root / name.lstrip("/")
+            if not path.exists():
+                write_whole(path, tracked.read_text(name, encoding="utf-8"))
+                written.append(name.lstrip("/"))
+            elif path.name != may_differ and hashlib.md5(path.read_bytes()).hexdigest() != found[name]["md5"]:
+                raise DataError(
+                    f"differs from the file that {named} names, and records never change",
+                    file=str(path),
+                    remedy="Move it away: the next run restores it from DVC",
+                )
+        if not found:
+            raise FileNotFoundError(f"{named} names no file")
+    except (DvcException, DataIndexDirError, OSError) as error:
+        raise RewardsmithError(
+            f"neither DVC's cache nor a remote has the records of {named} ({error}). Without them the next evaluation "
+            f"would count as the first. Fetch them: dvc remote add, dvc pull {named}; or take back the {named} whose "
+            "records are here"
+        ) from None
+    return written

@@ -90,7 +90,7 @@ class Evaluator:
         return self._items[name]
 
     def evaluate(self, policy: Policy) -> Evaluation:
-        """Evaluates a policy, in place and unchanged, on all benchmarks; `over_sft` compares it with its SFT model."""
+        """Evaluates a policy, unchanged, on all benchmarks; `compare_with_sft` compares it with its SFT model."""
         generations: list[Generation] = []
         for name in DIALOGUE_BENCHMARKS:
             if self.config.has(name):

@@ -42,7 +42,7 @@ class Opened(Encoder):
         return EncodedSequence(self.prompt(row), given.response)
 
 
-def by_given_texts(row: RowTraining) -> Learn:
+def supervised_trainer(row: RowTraining) -> Learn:
     """Returns the trainer of a supervised recipe; settings are checked before models are loaded."""
     training, learned = row.scale.supervised_config(row.recipe.optimiser, row.where)
     folders = row.inputs.solutions

@@ -44,8 +44,8 @@ class HackingWatch:
     ) -> None:
         self.settings, self.model, self.label = settings, model, label
         self.alarm = HackingAlarm(settings, evaluations)
-        self.stops_on_hacking = settings.on_hacking == "stop"
-        self.keeps = self.stops_on_hacking or keeps
+        self.stop_on_hacking = settings.on_hacking == "stop"
+        self.keeps = self.stop_on_hacking or keeps
         self._kept: State = self._copy() if self.keeps else {}
 
     def _copy(self) -> State:
@@ -72,10 +72,10 @@ class HackingWatch:
     @property
     def stop(self) -> bool:
         """Returns whether training is to end now."""
-        return self.stops_on_hacking and self.alarm.onset is not None
+        return self.stop_on_hacking and self.alarm.onset is not None
 
     @torch.no_grad()
-    def restore(self) -> int:
+    def restore_peak(self) -> int:
         """Puts the peak's weights into the model; returns its step, 0 for the SFT policy."""
         load_trainable_state(self.model, self._kept)
         return 0 if self.alarm.peak is None else self.alarm.peak.step
@@ -84,7 +84,7 @@ class HackingWatch:
     def peak_weights(self) -> Iterator[int]:
         """Yields the peak's step; inside the context the model has its weights, afterwards the last ones again."""
         last = self._copy()
-        yield self.restore()
+        yield self.restore_peak()
         load_trainable_state(self.model, last)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ class HackingWatch:
         self._kept = state["kept"]
 
 
-def hindsight(
+def measure_hacking(
     alarm: HackingAlarm,
     kl: Mapping[int, float],
     world: GoldWorld | None,

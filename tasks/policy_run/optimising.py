@@ -42,8 +42,9 @@ from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import name_file_in_numeric_errors
 
 
-def by_reward(row: RowTraining) -> Learn:
-    """Returns the trainer of a policy with a reward; settings are checked before models are loaded."""
+def reward_trainer(row: RowTraining) -> Learn:
+    """Returns the trainer of a policy with a reward, whose settings are checked here; where the alarm stops a run, the
+    policy ends with the weights of its peak."""
     settings, folders = reward_training(row.recipe, row.scale, row.where), row.inputs.solutions
 
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
@@ -62,6 +63,8 @@ def by_reward(row: RowTraining) -> Learn:
             optimising = Optimising(run, row, shortened(settings, row.scale, solved), reward, prompts, solved)
             optimising.train(checkpoints)
             summary = optimising.summary()
+            if optimising.watch.stop:
+                summary |= {"stopped_step": run.last_step, "kept_step": optimising.watch.restore_peak()}
         run.credit = None if solved is None else solved.credit
         return summary | shaping_constants(reward), optimising.watch
 
@@ -177,7 +180,7 @@ class Optimising:
 
     def evaluate(self, step: int) -> None:
         """Evaluates the policy after a step, where the settings say so."""
-        last = self.watch.stops_on_hacking
+        last = self.watch.stop_on_hacking
         if self.run.has_win_rates_while_training and self.scale.evaluated(step, self.config.iterations, last=last):
             with self.optimiser.gathered():
                 scores = self.run.evaluate(step, self.scale.checkpoint_prompts)
@@ -213,7 +216,7 @@ class Optimising:
                 self.optimiser.train(on_step)
 
     def summary(self) -> Metrics:
-        """Returns the metrics of the whole training; puts the peak's weights back where the alarm stopped it."""
+        """Returns the metrics of the whole training."""
         run, last = self.run, self.run.history[-1]
         summary: Metrics = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
         summary["train_kl"] = last["kl"]
@@ -229,8 +232,6 @@ class Optimising:
             if isinstance(normaliser, LocationAware):
                 summary["normaliser_floor_uses"] = normaliser.floor_uses
                 summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
-        if self.watch.stop:
-            summary |= {"stopped_step": last["step"], "kept_step": self.watch.restore()}
         if self.solved is not None:
             credited = self.optimiser.experience
             summary |= self.solved.note_credit(credited, run.reference, self.encoder, self.config.microbatch)

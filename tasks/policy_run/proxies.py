@@ -15,8 +15,8 @@ from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.experience import proxy_scores, score
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch
-from tasks.evaluating.over_sft import OverSft, over_sft
 from tasks.evaluating.policies import Evaluator
+from tasks.evaluating.sft_comparison import SftComparison, compare_with_sft
 from tasks.running.result_rows import Generation, Metrics
 from tasks.scoring.texts import text_batch
 
@@ -98,7 +98,7 @@ class PeakEvaluation:
 
     metrics: Metrics
     answers: list[Generation]
-    over_sft: OverSft
+    against_sft: SftComparison
 
 
 def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]) -> PeakEvaluation:
@@ -107,7 +107,7 @@ def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generati
     Measures only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
     """
     rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
-    over = over_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
+    over = compare_with_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
     found: Metrics = dict(over.metrics)
     found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
     if evaluator.judge is not None and rows["mtbench"]:

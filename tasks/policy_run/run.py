@@ -21,8 +21,8 @@ from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.objectives import reference_logprobs
 from rlhf_core.training_state import State
-from tasks.evaluating.over_sft import OverSft, check_answered, over_sft
 from tasks.evaluating.policies import Evaluator
+from tasks.evaluating.sft_comparison import SftComparison, check_answered, compare_with_sft
 from tasks.evaluating.solving import graded, test_sets
 from tasks.graph.results import DIVERGED_FILE
 from tasks.params.evaluation import EvaluationConfig
@@ -149,10 +149,10 @@ class PolicyRun:
         """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
         score."""
         answers = self.evaluator.generate_dialogue(self.policy, self.checkpoint_benchmark, prompts)
-        compared = over_sft(self.evaluator, answers, self.sft_answers, (self.checkpoint_benchmark,))
+        compared = compare_with_sft(self.evaluator, answers, self.sft_answers, (self.checkpoint_benchmark,))
         return self.note_evaluation(step, answers, compared)
 
-    def note_evaluation(self, step: int, rows: list[Generation], compared: OverSft) -> dict[str, float]:
+    def note_evaluation(self, step: int, rows: list[Generation], compared: SftComparison) -> dict[str, float]:
         """Notes answers of a step's policy, compared with the SFT model's; returns each one's score."""
         benchmark = self.checkpoint_benchmark
         chars = {row["id"]: row["n_chars"] for row in self.sft_answers if row["benchmark"] == benchmark}

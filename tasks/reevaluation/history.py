@@ -6,12 +6,11 @@ has; they are restored before anything reads them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RewardsmithError
+from tasks.dvc.remote import restore_tracked
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
 
@@ -45,34 +44,7 @@ def restore_records(root: Path) -> list[str]:
     """
     if not (root / NAMED).exists():
         return []
-    from dvc.api import DVCFileSystem
-    from dvc.exceptions import DvcException
-    from dvc_data.index import DataIndexDirError
-
-    written = []
-    try:
-        tracked = DVCFileSystem(str(root))
-        found = tracked.find(f"/{RECORDS}", detail=True, dvc_only=True)
-        for name in sorted(found):
-            path = root / name.lstrip("/")
-            if not path.exists():
-                write_whole(path, tracked.read_text(name, encoding="utf-8"))
-                written.append(name.lstrip("/"))
-            elif path.name != MARK and hashlib.md5(path.read_bytes()).hexdigest() != found[name]["md5"]:
-                raise DataError(
-                    f"differs from the file that {NAMED} names, and records never change",
-                    file=str(path),
-                    remedy="Move it away: the next run restores it from DVC",
-                )
-        if not found:
-            raise FileNotFoundError(f"{NAMED} names no file")
-    except (DvcException, DataIndexDirError, OSError) as error:
-        raise RewardsmithError(
-            f"neither DVC's cache nor a remote has the records of {NAMED} ({error}). Without them the next evaluation "
-            f"would count as the first. Fetch them: dvc remote add, dvc pull {NAMED}; or take back the {NAMED} whose "
-            "records are here"
-        ) from None
-    return written
+    return restore_tracked(root, RECORDS, may_differ=MARK)
 
 
 def records_to_alert(folder: Path) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from tasks.report.worlds import BySeed
 
 #: Row name -> seed -> value in the column's unit.
 Measurements = Mapping[str, BySeed]
-#: Value of `reference` in judgements on answers against the SFT model's, see `tasks.evaluating.over_sft`.
+#: Value of `reference` in judgements on answers against the SFT model's, see `tasks.evaluating.sft_comparison`.
 SFT = "sft"
 #: Metrics that compare a row with another row, as in `win_rate_over/<row>`.
 OVER = ("win_rate_over", "lc_win_rate_over")

@@ -18,7 +18,7 @@ import yaml
 
 from rlhf_core.errors import DataError
 from tasks import normaliser, policy, prepare, references, reward_model, sft, tables, tokenizer
-from tasks.evaluating.over_sft import OverSft
+from tasks.evaluating.sft_comparison import SftComparison
 from tasks.graph.rows import row_addresses
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
@@ -252,10 +252,10 @@ def test_judged_rows_name_their_data_set_with_its_draw(place: str, tmp_path: Pat
     above = SimpleNamespace(data=data, sft=sft_model, reward=SimpleNamespace(selection=None))
     config = typed(EvaluationConfig, SETTINGS["evaluation"], "evaluation")
     evaluator = SimpleNamespace(config=config, judge=None, world=None, instruction="")
-    over = OverSft({}, win_rate_facts={"win_rate_vs_sft": {"prompts": 1}})
+    over = SftComparison({}, win_rate_facts={"win_rate_vs_sft": {"prompts": 1}})
     final, run = SimpleNamespace(judgements=[]), SimpleNamespace(evaluator=evaluator)
     row = SimpleNamespace(inputs=above)
-    trained = SimpleNamespace(row=row, run=run, final=final, over_sft=over, peak=None)
+    trained = SimpleNamespace(row=row, run=run, final=final, against_sft=over, peak=None)
     policy.write_judgements(tmp_path, trained)  # type: ignore[arg-type]
     assert read_json(tmp_path / "judge.json")["data"] == place, "rows of two data sets are not compared"
     assert read_json(tmp_path / "win_rates.json")["win_rate_vs_sft"]["sft"] == "phi"

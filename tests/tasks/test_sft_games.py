@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks.evaluating.over_sft import over_sft
 from tasks.evaluating.policies import Evaluator
+from tasks.evaluating.sft_comparison import compare_with_sft
 from tasks.params.evaluation import EvaluationConfig
 
 
@@ -46,14 +46,14 @@ SFT = [row("a", "short"), row("b", "yes"), row("c", "size"), row("d", "eleven"),
 
 
 def test_the_higher_total_wins_and_the_judges_position_bias_is_a_tie() -> None:
-    found = over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
+    found = compare_with_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
     assert found.scores("alpaca") == {"a": 1.0, "b": 0.0, "c": 0.5}
     assert found.metrics["win_rate_vs_sft"] == 50.0
     assert (found.metrics["win_rate_vs_sft_unparsable"], found.metrics["win_rate_vs_sft_one_sided"]) == (1, 1)
 
 
 def test_every_game_is_kept_with_the_judges_words_and_the_win_rate_with_its_protocol() -> None:
-    found = over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
+    found = compare_with_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
     assert len(found.judgements) == 10
     assert {row["reference"] for row in found.judgements} == {"sft"}
     assert found.judgements[0]["raw"] == "Better: B"
@@ -72,12 +72,12 @@ def test_every_game_is_kept_with_the_judges_words_and_the_win_rate_with_its_prot
 
 def test_arena_hard_is_compared_where_the_data_has_it_and_the_settings_name_it() -> None:
     rows = [[*side, row("x", text, "arena")] for side, text in ((POLICY, "longer"), (SFT, "short"))]
-    assert over_sft(evaluator(), *cast(Any, rows)).metrics["arena_win_rate_vs_sft"] == 100.0
-    alone = over_sft(evaluator(over_sft_benchmarks=("alpaca",)), *cast(Any, rows))
+    assert compare_with_sft(evaluator(), *cast(Any, rows)).metrics["arena_win_rate_vs_sft"] == 100.0
+    alone = compare_with_sft(evaluator(over_sft_benchmarks=("alpaca",)), *cast(Any, rows))
     assert "arena_win_rate_vs_sft" not in alone.metrics
-    assert over_sft(evaluator(over_sft_benchmarks=()), *cast(Any, rows)).metrics == {}
+    assert compare_with_sft(evaluator(over_sft_benchmarks=()), *cast(Any, rows)).metrics == {}
 
 
 def test_a_prompt_that_the_sft_model_did_not_answer_is_named() -> None:
     with pytest.raises(DataError, match="no answer to 1 of 5 prompts of 'alpaca', the first is 'e'"):
-        over_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT[:-1]))
+        compare_with_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT[:-1]))

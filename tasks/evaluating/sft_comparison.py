@@ -27,7 +27,7 @@ TRUE_BENCHMARKS = ("alpaca", "ood")
 
 
 @dataclass(frozen=True)
-class OverSft:
+class SftComparison:
     """A policy's answers against its SFT model's.
 
     Attributes:
@@ -50,13 +50,13 @@ class OverSft:
             found |= tally.metrics(name, judged=name in self.win_rate_facts)
         return found
 
-    def on(self, benchmark: str, prompts: Collection[str]) -> OverSft:
+    def for_prompts(self, benchmark: str, prompts: Collection[str]) -> SftComparison:
         """Returns the verdicts on some prompts of one benchmark, without the judge's words."""
         if benchmark not in self.tallies:
-            return OverSft({})
+            return SftComparison({})
         name = win_rate_name(benchmark)
         facts = {name: self.win_rate_facts[name]} if name in self.win_rate_facts else {}
-        return OverSft({benchmark: self.tallies[benchmark].on(set(prompts))}, [], facts)
+        return SftComparison({benchmark: self.tallies[benchmark].on(set(prompts))}, [], facts)
 
     def scores(self, benchmark: str) -> Mapping[str, float]:
         """Returns the score of each prompt of a benchmark that has a verdict."""
@@ -74,12 +74,12 @@ def true_rewards(generations: Sequence[Generation], benchmark: str) -> dict[str,
     return {row["id"]: reward for row in answers if (reward := row["true_reward"]) is not None}
 
 
-def over_sft(
+def compare_with_sft(
     evaluator: Evaluator,
     rows: Sequence[Generation],
     sft: Sequence[Generation],
     benchmarks: Sequence[str] | None = None,
-) -> OverSft:
+) -> SftComparison:
     """Returns the win rates of a policy's answers over its SFT model's, paired by prompt.
 
     Args:
@@ -90,8 +90,8 @@ def over_sft(
     """
     if evaluator.world is not None:
         tallies = {name: true_tally(true_rewards(rows, name), true_rewards(sft, name)) for name in TRUE_BENCHMARKS}
-        return OverSft({name: tally for name, tally in tallies.items() if tally.scores})
-    found = OverSft({})
+        return SftComparison({name: tally for name, tally in tallies.items() if tally.scores})
+    found = SftComparison({})
     if evaluator.judge is None:
         return found
     judge, protocol = evaluator.judge, PROTOCOLS[evaluator.config.over_sft]
@@ -111,7 +111,7 @@ def over_sft(
 
 
 def over_baseline(evaluator: Evaluator, judgements: Sequence[Judgement]) -> dict[str, dict[str, Any]]:
-    """Returns the facts of AlpacaEval's win rate over the benchmark's own answers, as `OverSft.win_rate_facts`.
+    """Returns the facts of AlpacaEval's win rate over the benchmark's own answers, as `SftComparison.win_rate_facts`.
 
     They are empty where the judge was not asked or true rewards are known.
     """
