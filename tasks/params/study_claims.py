@@ -146,7 +146,6 @@ def _unlike(spec: Study, hypothesis: Hypothesis) -> list[str]:
     for dial, level in hypothesis.at.items():
         levels = level if isinstance(level, str) else " and ".join(level)
         found.append(f"is at {dial} {levels} only")
-    found += [] if hypothesis.kl is None else [f"is at {hypothesis.kl:g} nats, not at the end of training"]
     for row in (hypothesis.row, hypothesis.than or spec.main):
         own = sorted(spec.rows[row].keys() - {*OWN_FIELDS})
         own += ["optimiser.kind"] if "kind" in (spec.rows[row].get("optimiser") or {}) else []

@@ -84,7 +84,7 @@ def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
 
     Of several cells, at a level or in all, the mean comes last, with an empty `series`.
     """
-    rows, metric, found = compared(state.spec, hypothesis), measure(state.spec.metric, hypothesis.kl), []
+    rows, metric, found = compared(state.spec, hypothesis), state.spec.metric, []
     for cells, named, series in _parts(state.spec, hypothesis, rows):
         one, two = (state.ends.table(metric, [(cell, row) for cell in cells]).mean(axis=1) for row in rows)
         values = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
@@ -160,7 +160,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         panels.append(Panel("All hypotheses", unit(spec), "", [effects, worlds, *_background(spec)]))
     expected = "claimed" if _tests_claim(spec, study.primary.name) else "expected"
     rises = {"above": "rising over the levels", "below": "falling over the levels"}
-    side = hypothesis.side if hypothesis.over is None or hypothesis.weights else rises[hypothesis.side]
+    side = hypothesis.side if hypothesis.over is None else rises[hypothesis.side]
     figure = FigureData(f"{study.name}-effects", hypothesis.says, "", panels=panels)
     caption = (
         f"Means over {spec.worlds} worlds with 95 % intervals of one hypothesis alone; {expected} of the first: {side}."

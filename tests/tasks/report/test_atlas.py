@@ -229,7 +229,7 @@ def test_a_study_says_what_its_levels_set_and_how_its_cells_weigh(page: Path) ->
     for name in ("credit", "gate"):
         shown = section(page, name)
         assert "dial length, long: data.dialogue.seed 3" in shown
-        assert "grows: segment less bandit, above 0: −0.5 short-sum; −0.5 short-mean; +0.5 long-sum" in shown
+        assert "grows: segment − bandit, above 0: −0.5 short-sum; −0.5 short-mean; +0.5 long-sum" in shown
     text = (page.parent / "atlas.md").read_text(encoding="utf-8")
     assert "- dial length, long: data.dialogue.seed 3" in text
     assert "#### kl" in text

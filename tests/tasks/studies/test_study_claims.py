@@ -78,7 +78,6 @@ def one_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"hypotheses": hypotheses(at={"truth": "mean"})}, "hypothesis 'beats' is at truth mean only"),
         ({"hypotheses": hypotheses(at={"length": ["short", "long"]})}, "'beats' is at length short and long only"),
-        ({"hypotheses": hypotheses(kl=4), "kl_targets": [4]}, "hypothesis 'beats' is at 4 nats, not at the end"),
         ({"hypotheses": hypotheses(over="length")}, "hypothesis 'beats' is over dial 'length'"),
         ({"metric": "true_reward"}, "does not have 'segment' above 'bandit' in true_reward"),
         (rows({"like": "segment/segment", "shaping": []}), "settings of its own: shaping"),
