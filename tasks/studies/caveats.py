@@ -145,31 +145,11 @@ def _origins(made: ComparedRows) -> list[str]:
 
 
 def _signs(made: ComparedRows) -> list[str]:
-    """Returns the difference in each cell, or the slope at each level of the other dials, where signs differ by more
-    than the margin."""
-    metric, dial = made.spec.metric, made.hypothesis.over
-    one, two = (made.values(metric, row).mean(axis=0) for row in made.rows)
-    means = dict(zip(made.cells, map(float, one - two), strict=True))
-    parts: dict[str, float] = dict(means)
-    if dial is not None:
-        groups: dict[str, list[str]] = {}
-        for cell in means:
-            others = [f"{name} is {level}" for name, level in made.spec.cells[cell].items() if name != dial]
-            groups.setdefault(" and ".join(others), []).append(cell)
-        counts = {
-            cell: sum(made.spec.cells[one][dial] == made.spec.cells[cell][dial] for one in means) for cell in means
-        }
-        weights = {name: {cell: made.cells[cell] * counts[cell] for cell in cells} for name, cells in groups.items()}
-        parts = {
-            name: math.fsum(weight * means[cell] for cell, weight in own.items())
-            for name, own in weights.items()
-            if math.isclose(math.fsum(own.values()), 0.0, abs_tol=1e-9)  # a group that lacks a level has no slope
-        }
-    margin = made.spec.margin or 0.0
-    if not parts or not (min(parts.values()) < -margin and max(parts.values()) > margin):
-        return []
-    where = "in" if dial is None else "where"
-    return [f"{_signed(value)} {where} {name}" for name, value in parts.items()]
+    """Returns the difference in each cell where signs differ by more than the margin; a slope has no such parts."""
+    one, two = (made.values(made.spec.metric, row).mean(axis=0) for row in made.rows)
+    means, margin = dict(zip(made.cells, map(float, one - two), strict=True)), made.spec.margin or 0.0
+    differ = made.is_mean and min(means.values()) < -margin and max(means.values()) > margin
+    return [f"{_signed(value)} in {cell}" for cell, value in means.items()] if differ else []
 
 
 def _step(made: ComparedRows) -> list[str]:
