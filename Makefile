@@ -79,7 +79,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
 	"$(PY)" -m pip install -q --no-deps --no-compile -r <(sed -e '/^# Not installed/,$$d' -e '/^torch==/d' constraints.txt); \
 	"$(PY)" -m pip install -q --no-deps -e .; \
-	"$(PY)" -m pip check >/dev/null || { "$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune,benchmarks]'; \
+	"$(PY)" -m pip check >/dev/null || { "$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,benchmarks]'; \
 		"$(PY)" -m pip check; }; \
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"

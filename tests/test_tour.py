@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,8 +68,7 @@ def test_every_command_of_the_tour_works(project: Path) -> None:
     assert "− vanilla" in shell(f"{opening}\nrewardsmith run"), "the rows stand beside the plain reward"
     said = {step: shell(f"{opening}\n{step}") for step in steps}
     trained = next(out for step, out in said.items() if "rewardsmith run my-study" in step)
-    [following] = [line for line in trained.splitlines() if line.startswith("Next: ")]
-    assert re.fullmatch(r"Next: rewardsmith compare demo/\w+ my-study/penalty --seed 1", following)
+    assert any(line.startswith("penalty ") for line in trained.splitlines()), "the run ends with its row"
     planned = next(out for step, out in said.items() if "sed" in step)
     assert planned.count("policy-my-study-penalty-1") == 1, "the changed row runs, the old one does not"
     assert "up to date" in planned.splitlines()[-1]

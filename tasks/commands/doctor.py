@@ -6,13 +6,11 @@ import platform
 import re
 import shutil
 import sys
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_core.evaluation.sandbox import Sandbox, SandboxError
-from rlhf_core.models.device import StatedSettings, resolve
 from tasks.commands.options import print_table
 from tasks.commands.project_sizes import found_device
 from tasks.running import machine
@@ -131,12 +129,9 @@ def _disk(root: Path) -> Finding:
 
 
 def _gpu() -> Finding:
-    """Returns the GPUs, with the settings that a stage with one of them trains in."""
+    """Returns the GPUs."""
     found, device = machine.gpus(), found_device()
-    shown = ", ".join(found) or "none"
-    if device.on_gpu:
-        on_one = resolve(StatedSettings(), replace(device, count=1))
-        shown = f"{device} ({shown}); a stage with one of them trains in {on_one}"
+    shown = f"{device} ({', '.join(found)})" if device.on_gpu else ", ".join(found) or "none"
     remedy = "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda`"
     return _finding("GPU", bool(found), shown, NOTE, remedy)
 

@@ -46,7 +46,7 @@ FACTS = ("source", "template", "limits", "seed", "rows", "bayes_ceiling")
 
 
 @dataclass(frozen=True)
-class Trained:
+class ExportedModel:
     """A trained model to be exported.
 
     Attributes:
@@ -64,7 +64,7 @@ class Trained:
     encoder: Encoder
 
     @classmethod
-    def load(cls, result: Path, data: Path | None) -> Trained:
+    def load(cls, result: Path, data: Path | None) -> ExportedModel:
         """Reads what the stage left, after its digests are checked."""
         folder = model_folder(result)
         if not (folder / "config.json").is_file():
@@ -98,7 +98,7 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
     prepare_process()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("it exists and is not an empty folder", file=str(out), remedy="Name another folder")
-    found = Trained.load(result, data)
+    found = ExportedModel.load(result, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
         made = Path(place) / "model"
@@ -109,7 +109,7 @@ def export(result: Path, out: Path, data: Path | None = None) -> None:
         shutil.move(made, out)
 
 
-def _reward_model(found: Trained, made: Path) -> str:
+def _reward_model(found: ExportedModel, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
     trained = ScalarModel.training_settings(found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
@@ -131,7 +131,7 @@ def _reward_model(found: Trained, made: Path) -> str:
     return f"{len(rows)} responses of the validation data are scored as by the training code, to {TOLERANCE:g}"
 
 
-def _responses(found: Trained) -> tuple[list[dict[str, Any]], list[str]]:
+def _responses(found: ExportedModel) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns a few rows with their responses, of lengths within the limits."""
     file = next((found.data / name for name in PAIRS if (found.data / name).is_file()), None)
     if file is None:
@@ -167,7 +167,7 @@ def _scores(
     return scores
 
 
-def _policy(found: Trained, made: Path) -> str:
+def _policy(found: ExportedModel, made: Path) -> str:
     """Writes a language model; returns what was checked."""
     model, encoder = load_language_model(found.model), found.encoder
     model.config.__dict__.pop("attn_implementation", None)
@@ -190,7 +190,7 @@ def _policy(found: Trained, made: Path) -> str:
     return f"{len(rows)} prompts of the training data give the tokens that the policy was trained on"
 
 
-def _write_tokenizer(found: Trained, made: Path, template: Any, *, padding: str) -> PreTrainedTokenizerBase:
+def _write_tokenizer(found: ExportedModel, made: Path, template: Any, *, padding: str) -> PreTrainedTokenizerBase:
     """Writes the tokenizer with chat template, side of padding and length limit; returns it."""
     tokenizer = load_tokenizer(found.model)
     tokenizer.chat_template = template
@@ -200,14 +200,14 @@ def _write_tokenizer(found: Trained, made: Path, template: Any, *, padding: str)
     return tokenizer
 
 
-_WRITERS: dict[str, Callable[[Trained, Path], str]] = {
+_WRITERS: dict[str, Callable[[ExportedModel, Path], str]] = {
     "reward_model": _reward_model,
     "policy": _policy,
     "sft": _policy,
 }
 
 
-def _write_card(found: Trained, made: Path, name: str, checked: str) -> None:
+def _write_card(found: ExportedModel, made: Path, name: str, checked: str) -> None:
     """Writes README.md into the folder of an exported model: recipe, data, metrics, code, and how it is loaded.
 
     Args:

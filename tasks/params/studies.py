@@ -48,12 +48,9 @@ class Hypothesis(Checked):
         than: the row that it is compared with; the study's `main` unless given.
         at: levels of dials that a cell must have, of each dial one or several; the mean over all such cells counts.
         over: a dial over which the difference is expected to grow (`above`) or to shrink (`below`): the number is the
-            slope of the difference over the dial's levels, in points per level, or by `weights`.
-        weights: of the levels of `over`, by name; they sum to 0.
+            slope of the difference over the dial's levels, in points per level.
         side: the side on which the number is expected to be of 0.
         collapse: the claim is that the losing row collapses; a win over a row that tuning found broken then counts.
-        kl: one of the study's `kl_targets`; both rows' metric is then read where they have gone that many nats per
-            response from the SFT model, not at the end.
     """
 
     says: str
@@ -61,19 +58,10 @@ class Hypothesis(Checked):
     than: str | None = None
     at: Levels = field(default_factory=dict)
     over: str | None = None
-    weights: Mapping[str, float] | None = None
     side: Annotated[str, one_of(SIDES)] = "above"
     collapse: bool = False
-    kl: float | None = None
 
     def _check_together(self) -> None:
-        if self.weights is not None and self.over is None:
-            raise RecipeError("'weights' are of the levels of a dial; name it by 'over'")
-        largest = max(map(abs, (self.weights or {"": 1.0}).values()), default=0.0)
-        if not 0 < largest < math.inf:
-            raise RecipeError(f"weights are {dict(self.weights or {})}; at least one is a finite number other than 0")
-        if self.weights is not None and abs(math.fsum(self.weights.values())) > 1e-9 * largest:
-            raise RecipeError(f"weights sum to {sum(self.weights.values()):g}; the weights of a contrast sum to 0")
         if self.over is not None and self.over in self.at:
             raise RecipeError(f"'at' fixes dial '{self.over}', over which the hypothesis is")
 
@@ -103,7 +91,7 @@ class StudySpec(Checked):
         tuning_hours: of one core that its tuning is expected to take.
         shows: other metrics that its page shows.
         tuned_at: cells in which the rows are tuned, every cell unless given.
-        kl_targets: nats per response at which its page also shows the rows' metric, and hypotheses may read it.
+        kl_targets: nats per response at which its page also shows the rows' metric.
     """
 
     title: str
@@ -222,26 +210,10 @@ class StudySpec(Checked):
         if hypothesis.row == (hypothesis.than or self.main):
             raise RecipeError(f"{where}: row '{hypothesis.row}' is compared with itself; name another by 'than'")
         self._check_levels(f"{where}.at", hypothesis.at)
-        if hypothesis.kl is not None and hypothesis.kl not in self.kl_targets:
-            known = ", ".join(f"{target:g}" for target in self.kl_targets) or "empty"
-            raise RecipeError(f"{where}.kl is {hypothesis.kl:g}; it must be one of the study's kl_targets ({known})")
         if hypothesis.over is not None:
             _named(f"{where}.over", hypothesis.over, self.dials)
-            for level in hypothesis.weights or {}:
-                _named(f"{where}.weights", level, self.dials[hypothesis.over])
-        missing = {*(hypothesis.weights or {})} - {*self._levels_of(hypothesis)}
-        if missing:
-            raise RecipeError(
-                f"{where}.weights has level '{min(missing)}', in which '{hypothesis.row}' and "
-                f"'{hypothesis.than or self.main}' are not both trained"
-            )
         if not self.weighted_cells(hypothesis):
             raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
-
-    def _levels_of(self, hypothesis: Hypothesis) -> set[str]:
-        """Returns the levels of a hypothesis' dial in whose cells both its rows are trained."""
-        rows, dial = {hypothesis.row, hypothesis.than or self.main}, hypothesis.over or ""
-        return {cell[dial] for cell in self.cells.values() if dial in cell and rows <= {*self.rows_of(cell)}}
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:
@@ -261,8 +233,8 @@ class StudySpec(Checked):
     def weighted_cells(self, hypothesis: Hypothesis) -> dict[str, float]:
         """Returns the weight of the rows' difference in each cell that a hypothesis counts, by the cell's name.
 
-        Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ..., or the stated ones; the
-        other dials are averaged over.
+        Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ...; the other dials are
+        averaged over.
         """
         rows = {hypothesis.row, hypothesis.than or self.main}
         counted = {n: c for n, c in self.cells.items() if _within(c, hypothesis.at) and rows <= {*self.rows_of(c)}}
@@ -272,9 +244,9 @@ class StudySpec(Checked):
         present = [level for level in self.dials[dial] if any(c[dial] == level for c in counted.values())]
         if len(present) < 2:
             return {}
-        weights = hypothesis.weights or _slope(present)
+        weights = _slope(present)
         counts = {level: sum(c[dial] == level for c in counted.values()) for level in present}
-        return {n: weights.get(c[dial], 0.0) / counts[c[dial]] for n, c in counted.items()}
+        return {n: weights[c[dial]] / counts[c[dial]] for n, c in counted.items()}
 
     @property
     def twins(self) -> bool:

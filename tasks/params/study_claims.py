@@ -125,7 +125,7 @@ def tested_as_stated(claim: PaperClaim, spec: Study) -> frozenset[ClaimedPair]:
     def plain(hypothesis: Hypothesis) -> bool:
         rows = [spec.rows[row] for row in (hypothesis.row, hypothesis.than or spec.main)]
         own = any({*row} - {*OWN_FIELDS} or "kind" in (row.get("optimiser") or {}) for row in rows)
-        return not own and hypothesis.over is None and not hypothesis.at and hypothesis.kl is None
+        return not own and hypothesis.over is None and not hypothesis.at
 
     tested = (spec.hypotheses[name] for name in claim.tested_by)
     return claim.stated.pairs & {tested_pair(spec, one) for one in tested if plain(one)}

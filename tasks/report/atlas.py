@@ -168,9 +168,9 @@ def measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
     row, other = compared(spec, hypothesis)
     parts = [f"{row} − {other}"]
     if hypothesis.over is not None:
-        parts.append(f"{'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}")
+        parts.append(f"per level of {hypothesis.over}")
     parts += [f"{dial} {level}" for dial, level in _levels(hypothesis, " and ").items()]
-    return ", ".join(parts) + ("" if hypothesis.kl is None else f", at {hypothesis.kl:g} nats")
+    return ", ".join(parts)
 
 
 def _levels(hypothesis: Hypothesis, joined: str) -> dict[str, str]:
@@ -192,14 +192,10 @@ def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"
     if hypothesis.over is None:
         text = f"{row} is {size} {'above' if effect.estimate >= 0 else 'below'} {other}"
-    elif hypothesis.weights:
-        contrast = f"the contrast of {row} − {other} over {hypothesis.over}"
-        text = f"{contrast} is {amount(spec, effect.estimate)} {unit(spec)}"
     else:
         grows = "grows" if effect.estimate >= 0 else "shrinks"
         text = f"the lead of {row} over {other} {grows} by {size} for each level of {hypothesis.over}"
     text += "".join(f" where {dial} is {level}" for dial, level in _levels(hypothesis, " or ").items())
-    text += "" if hypothesis.kl is None else f" at {hypothesis.kl:g} nats"
     facts = [f"{effect.worlds} worlds"]
     if effect.interval() is not None:
         facts = [f"95 % interval {interval_text(spec, effect)}", tested_p(finding), *facts]

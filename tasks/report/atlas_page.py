@@ -67,7 +67,7 @@ def values_by_part(state: StudyState, hypothesis: Hypothesis) -> dict[str, dict[
     else:
         levels = {level: [name for name in counted if spec.cells[name][dial] == level] for level in spec.dials[dial]}
         parts = {level: names for level, names in levels.items() if names}
-    metric, found = measure(spec.metric, hypothesis.kl), {}
+    metric, found = spec.metric, {}
     for label_, cells in parts.items():
         one, two = (state.ends.table(metric, [(cell, name) for cell in cells]).mean(axis=1) for name in (row, other))
         found[label_] = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
@@ -107,7 +107,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         panels.append(_panel("All hypotheses", spec, found))
     expected = "claimed" if _tests_claim(spec, study.primary.name) else "expected"
     rises = {"above": "rising over the levels", "below": "falling over the levels"}
-    side = hypothesis.side if hypothesis.over is None or hypothesis.weights else rises[hypothesis.side]
+    side = hypothesis.side if hypothesis.over is None else rises[hypothesis.side]
     caption = (
         f"Means over {spec.worlds} worlds with 95 % intervals of one hypothesis alone; {expected} of the first: {side}."
     )

@@ -15,7 +15,7 @@ from rlhf_core.evaluation.statistics import Floats
 from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.equal_kl import EVEN, OVER_SFT
-from tasks.studies.frame import Ends, compared, measure
+from tasks.studies.frame import Ends, compared
 from tasks.studies.records import Record, Records, is_number
 from tasks.studies.tuned import TunedRow, has_tuned_settings
 
@@ -56,9 +56,9 @@ class ComparedRows:
         return self.spec.weighted_cells(self.hypothesis)
 
     @property
-    def at_the_end(self) -> bool:
-        """Returns whether it is a mean over cells at the end of training: no slope, and not read at a KL."""
-        return self.hypothesis.over is None and self.hypothesis.kl is None
+    def is_mean(self) -> bool:
+        """Returns whether it is a mean over cells and no slope."""
+        return self.hypothesis.over is None
 
     def values(self, metric: str, row: str, cells: Iterable[str] | None = None) -> Floats:
         """Returns a row's values of a metric, [worlds, counted cells]; NaN where there is none."""
@@ -122,10 +122,10 @@ def _budgets(made: ComparedRows) -> list[str]:
 
 
 def _ends(made: ComparedRows) -> list[str]:
-    """Returns the metrics whose means at the end are far apart: in all cells together, else the cells where they are.
-    At a KL both rows are read before the end."""
+    """Returns the metrics whose means at the end are far apart: in all cells together, else the cells where they
+    are."""
     found = []
-    for metric, words, most in ENDS if made.hypothesis.kl is None else ():
+    for metric, words, most in ENDS:
 
         def apart(cells: list[str], metric: str = metric, words: str = words, most: float = most) -> str | None:
             means = [float(made.values(metric, row, cells).mean()) for row in made.rows]
@@ -145,38 +145,18 @@ def _origins(made: ComparedRows) -> list[str]:
 
 
 def _signs(made: ComparedRows) -> list[str]:
-    """Returns the difference in each cell, or the slope at each level of the other dials, where signs differ by more
-    than the margin."""
-    metric, dial = measure(made.spec.metric, made.hypothesis.kl), made.hypothesis.over
-    one, two = (made.values(metric, row).mean(axis=0) for row in made.rows)
-    means = dict(zip(made.cells, map(float, one - two), strict=True))
-    parts: dict[str, float] = dict(means)
-    if dial is not None:
-        groups: dict[str, list[str]] = {}
-        for cell in means:
-            others = [f"{name} is {level}" for name, level in made.spec.cells[cell].items() if name != dial]
-            groups.setdefault(" and ".join(others), []).append(cell)
-        counts = {
-            cell: sum(made.spec.cells[one][dial] == made.spec.cells[cell][dial] for one in means) for cell in means
-        }
-        weights = {name: {cell: made.cells[cell] * counts[cell] for cell in cells} for name, cells in groups.items()}
-        parts = {
-            name: math.fsum(weight * means[cell] for cell, weight in own.items())
-            for name, own in weights.items()
-            if math.isclose(math.fsum(own.values()), 0.0, abs_tol=1e-9)  # a group that lacks a level has no slope
-        }
-    margin = made.spec.margin or 0.0
-    if not parts or not (min(parts.values()) < -margin and max(parts.values()) > margin):
-        return []
-    where = "in" if dial is None else "where"
-    return [f"{_signed(value)} {where} {name}" for name, value in parts.items()]
+    """Returns the difference in each cell where signs differ by more than the margin; a slope has no such parts."""
+    one, two = (made.values(made.spec.metric, row).mean(axis=0) for row in made.rows)
+    means, margin = dict(zip(made.cells, map(float, one - two), strict=True)), made.spec.margin or 0.0
+    differ = made.is_mean and min(means.values()) < -margin and max(means.values()) > margin
+    return [f"{_signed(value)} in {cell}" for cell, value in means.items()] if differ else []
 
 
 def _step(made: ComparedRows) -> list[str]:
     """Returns whether another step than the last would say otherwise: an effect that is shown (its 95 % interval leaves
     out 0) only at the end, or one larger than its standard error with the other sign at the evaluation before."""
     end = _effect(made, *(made.values(made.spec.metric, row) for row in made.rows))
-    if not made.at_the_end or end is None:
+    if not made.is_mean or end is None:
         return []
     shown = _leaves_out_zero(end)
     pick: Callable[[list[float]], float] = (
@@ -233,7 +213,7 @@ def _sft(made: ComparedRows) -> list[str]:
         values = made.values(made.spec.metric, row)
         if below := int((values < EVEN).sum()):
             found.append(f"'{row}' ended below it in {below} of {values.size} runs, lowest {np.nanmin(values):.1f}")
-        gain = _effect(made, values, np.full_like(values, EVEN)) if made.at_the_end else None
+        gain = _effect(made, values, np.full_like(values, EVEN)) if made.is_mean else None
         interval = None if gain is None else gain.interval()
         if gain is not None and interval is not None and interval.lower <= 0:
             gains.append(f"'{row}' {_text(gain)}")

@@ -22,7 +22,7 @@ import pandas as pd
 from rlhf_core.evaluation.statistics import Floats
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.equal_kl import at_kl
-from tasks.studies.records import Records, is_number, why_no_number
+from tasks.studies.records import Records, is_number
 from tasks.studies.tuned import TunedRow
 
 COLUMNS = ["study", "world", "cell", "row", "step", "metric", "value"]
@@ -55,9 +55,9 @@ def frame_of(spec: StudySpec, records: Records) -> pd.DataFrame:
     return made.astype({"step": float, "value": float})
 
 
-def measure(metric: str, kl: float | None) -> str:
-    """Returns the name in the frame of a metric at a KL target, or at the end of training."""
-    return metric if kl is None else f"{metric}@{kl:g}"
+def measure(metric: str, kl: float) -> str:
+    """Returns the name in the frame of a metric at a KL target."""
+    return f"{metric}@{kl:g}"
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,6 @@ def weights_of(spec: StudySpec, hypothesis: Hypothesis) -> dict[tuple[str, str],
         for cell, weight in spec.weighted_cells(hypothesis).items()
         for sign, row in zip((1, -1), compared(spec, hypothesis), strict=True)
     }
-
-
-def why_missing(spec: StudySpec, hypothesis: Hypothesis, records: Records, world: int, cell: str, row: str) -> str:
-    """Returns why a world has no number of a cell and row for a hypothesis, in words."""
-    run = records[world]["cells"][cell]["rows"][row]
-    if hypothesis.kl is None or "stopped" in run:
-        return why_no_number(records[world], cell, row, spec.metric)
-    reason = at_kl(run.get("curve", {}), hypothesis.kl, spec.metric)
-    return f"world {world}: row '{row}' of cell '{cell}' has no {spec.metric} at {hypothesis.kl:g} nats: {reason}"
 
 
 def shown_values(spec: StudySpec, ends: Ends, metric: str) -> dict[tuple[str, str], tuple[dict[int, float], int]]:

@@ -16,7 +16,6 @@ from tasks.params.metric_names import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import Hypothesis, StudySpec
-from tasks.studies.equal_kl import has_kl
 from tasks.studies.frame import compared
 from tasks.studies.records import TUNING
 from tasks.studies.training import WORDS
@@ -57,15 +56,8 @@ def check_study(root: Path, name: str, spec: StudySpec) -> Counter[str]:
 
 
 def _check_measured(world: WorldTree, cell: str) -> None:
-    """Refuses evaluations of a cell's rows that leave out, by `only`, what the study's metric is measured on, or that
-    do not sample at temperature 1 where a hypothesis compares rows at a KL."""
+    """Refuses evaluations of a cell's rows that leave out, by `only`, what the study's metric is measured on."""
     spec, settings = world.spec, TypedSettings(world.tree)
-    at_a_kl = {
-        row: name
-        for name, hypothesis in spec.hypotheses.items()
-        if hypothesis.kl is not None and cell in spec.weighted_cells(hypothesis)
-        for row in compared(spec, hypothesis)
-    }
     for row, item in world.stages(cell).items():
         stage = StageContext(item, settings)
         if "evaluation" not in item.arguments:
@@ -77,12 +69,6 @@ def _check_measured(world: WorldTree, cell: str) -> None:
                     f"study '{world.study}': the metric is '{spec.metric}', but {where} has only {list(config.only)}; "
                     f"add '{parts[0]}' to 'only'"
                 )
-        if row in at_a_kl and not has_kl(config.temperature, config.top_p, config.top_k):
-            raise RecipeError(
-                f"study '{world.study}': hypotheses.{at_a_kl[row]} compares rows at a KL, but {where} samples at "
-                f"temperature {config.temperature:g}; set temperature: 1, top_p: 1 and top_k: 0 in 'settings', "
-                "evaluation"
-            )
 
 
 def _check_different(world: WorldTree, cell: str) -> None:
@@ -132,5 +118,4 @@ def _weights(spec: StudySpec, hypothesis: Hypothesis) -> str:
     """Returns the rows of a hypothesis and the weight of their difference in each cell."""
     weights = spec.weighted_cells(hypothesis)
     cells = "; ".join(f"{weight:+.3g}".replace("-", "−") + f" {cell}" for cell, weight in weights.items())
-    kl = "" if hypothesis.kl is None else f" at {hypothesis.kl:g} nats"
-    return f"{' − '.join(compared(spec, hypothesis))}{kl}, {hypothesis.side} 0: {cells}"
+    return f"{' − '.join(compared(spec, hypothesis))}, {hypothesis.side} 0: {cells}"

@@ -117,34 +117,21 @@ def trained_kinds(root: Path, study: str, spec: StudySpec) -> dict[str, str]:
 
 
 def search_points(space: Space, trials: int) -> list[Point]:
-    """Returns the first points of the sequence.
+    """Returns the first points of Sobol's sequence, scrambled, over the ranges by setting; powers of 2 cover the space
+    evenly."""
+    from scipy.stats import qmc
 
-    Args:
-        space: the ranges by setting.
-        trials: how many points; powers of 2 cover the space evenly.
-
-    Raises:
-        RecipeError: Optuna is not installed.
-    """
-    try:
-        import optuna
-    except ImportError:
-        remedy = "install it with `pip install 'rewardsmith[tune]'`"
-        raise RecipeError(f"tuning needs Optuna, which is not installed; {remedy}") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions: dict[str, optuna.distributions.BaseDistribution] = {
-        name: optuna.distributions.FloatDistribution(range_.low, range_.high, log=range_.log)
-        for name, range_ in space.items()
-    }
+    bounds = {name: (math.log(one.low), math.log(one.high)) if one.log else (one.low, one.high)
+              for name, one in space.items()}  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=SCRAMBLE)
-    study = optuna.create_study(sampler=sampler)
-    # The sampler learns the space from the first trial, which it would draw at random.
-    bounds = {name: range_.low for name, range_ in space.items()}
-    study.add_trial(optuna.trial.create_trial(params=bounds, distributions=distributions, value=0.0))
-    asked = [study.ask(distributions).params for _ in range(trials)]
-    return [{name: float(f"{point[name]:.{DIGITS}g}") for name in space} for point in asked]
+        warnings.simplefilter("ignore", UserWarning)  # of numbers that are not a power of 2
+        drawn = qmc.Sobol(len(space), scramble=True, seed=SCRAMBLE).random(trials)
+    values = [{name: low + share * (high - low) for share, (name, (low, high)) in zip(row, bounds.items(), strict=True)}
+              for row in drawn]  # fmt: skip
+    return [
+        {name: float(f"{math.exp(value) if space[name].log else value:.{DIGITS}g}") for name, value in row.items()}
+        for row in values
+    ]
 
 
 def write_tuning(root: Path, record: Record) -> Path:

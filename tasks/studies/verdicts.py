@@ -27,13 +27,14 @@ from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
-from tasks.studies.frame import Ends, compared, ends_of, frame_of, measure, weights_of, why_missing
+from tasks.studies.frame import Ends, compared, ends_of, frame_of, weights_of
 from tasks.studies.records import (
     Records,
     Registration,
     introduced_by,
     read_records,
     registration_of,
+    why_no_number,
     why_not_before,
 )
 from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
@@ -85,13 +86,6 @@ class StudyFinding:
         if self.effect is not None and self.effect.reason is not None:
             return self.effect.reason
         return NOT_TESTED if self.held_back else None
-
-    @property
-    def text(self) -> str:
-        """Returns the finding in words, such as 'undecided: sees only effects above 3.1'."""
-        if self.word != "undecided":
-            return self.word
-        return f"undecided: {self.why_untested or f'sees only effects above {self.sees:.3g}'}"
 
     def p_on(self, side: str) -> float | None:
         """Returns the corrected p of an effect on a side of 0, 1 for an estimate on the other; None without a test."""
@@ -184,10 +178,11 @@ def findings_of(
     why_no_effect: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
         weights = weights_of(spec, hypothesis)
-        parts = ends.table(measure(spec.metric, hypothesis.kl), weights) * np.array([*weights.values()])
+        parts = ends.table(spec.metric, weights) * np.array([*weights.values()])
         if np.isnan(parts).any():
-            world, place = np.argwhere(np.isnan(parts))[0]
-            why_no_effect[name] = why_missing(spec, hypothesis, records, ends.worlds[world], *[*weights][place])
+            world, place = map(int, np.argwhere(np.isnan(parts))[0])
+            cell, row = [*weights][place]
+            why_no_effect[name] = why_no_number(records[ends.worlds[world]], cell, row, spec.metric)
         else:
             numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
             effects[name] = over_worlds(numbers[name], scale=float(np.abs(parts).max()))

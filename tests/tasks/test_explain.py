@@ -38,14 +38,6 @@ def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
         explain(alone, "Hello?", "Hi.")
 
 
-def test_a_model_that_changed_explains_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(pipeline.out("reward_model"), tmp_path / "changed"))
-    file = out / "result" / "model" / "tokenizer.json"
-    file.write_text(file.read_text() + "\n")
-    with pytest.raises(DataError, match=r"tokenizer\.json: it changed after its stage had ended"):
-        explain(out / "result", "Hello?", "Hi.")
-
-
 def kept(results: Path, name: str, **credit: Any) -> None:
     """A row that kept solutions by id; of `unclipped`, the credit before clipping too."""
     folder = results / "rlmec" / "policy" / name / "0" / "result"

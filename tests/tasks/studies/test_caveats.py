@@ -149,8 +149,6 @@ NOISE = (-4.0, 5.0, -3.0, 4.0)
         ("origins", "SFT models; evaluation settings", runs("segment", "origin", sft="x", evaluation="e"), {}),
         ("signs", "−3.0 in short-sum; +5.0 in short-mean",
          rates(lambda cell, _: -3.0 if cell == "short-sum" else 5.0), {}),
-        ("signs", "+4.0 where truth is sum; −4.0 where truth is mean",
-         rates(lambda cell, _: 4.0 if cell in ("long-sum", "short-mean") else 0.0), {"name": "grows"}),
         ("step", "+0.0 (+0.0 to +0.0) at the best evaluations",
          lambda record: [steps(row, 60.0, 60.0)(record) for row in STUDY["rows"]], {}),
         ("SFT", "neither row is shown to end above it: 'segment' +0.4", rates(lambda _, world: NOISE[world], 49.5), {}),

@@ -95,25 +95,6 @@ def test_a_record_that_does_not_come_from_the_registered_study_does_not_count(
     assert said in note
 
 
-def test_records_of_a_later_commit_and_of_a_merged_branch_count(tmp_path: Path, own: Registration) -> None:
-    git(tmp_path, "checkout", "-qb", "worlds")
-    git(tmp_path, "commit", "-qm", "Later", "--allow-empty")
-    write_worlds(tmp_path, own, rates)
-    git(tmp_path, "checkout", "-q", "-")
-    git(tmp_path, "commit", "-qm", "Meanwhile", "--allow-empty")
-    git(tmp_path, "merge", "-q", "--no-ff", "-m", "Merge", "worlds")
-    assert len(loaded(tmp_path).findings) == 3
-
-
-def test_a_shallow_clone_names_what_it_lacks(tmp_path: Path, own: Registration) -> None:
-    write_worlds(tmp_path, own, rates)
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tmp_path}", str(shallow))
-    state = loaded(shallow)
-    assert state.records == {}
-    assert "is not in this clone; fetch the whole history with `git fetch --unshallow`" in state.notes[0]
-
-
 def test_files_of_other_worlds_are_named_and_pilots_are_not(
     tmp_path: Path, own: Registration, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,6 @@ def one_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     "changes",
     [
         {"hypotheses": hypotheses(at={"truth": "mean"})},
-        {"hypotheses": hypotheses(kl=4), "kl_targets": [4]},
         {"hypotheses": hypotheses(over="length")},
         {"metric": "true_reward"},
         rows({"like": "segment/segment", "shaping": []}),

@@ -119,16 +119,3 @@ def test_metrics_are_shown_of_the_rows_and_stages_that_have_them() -> None:
     assert [*shown_values(study(), ends, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
     chosen = shown_values(study(), ends, "selection/qa/chosen/factuality")
     assert chosen == {("selection/qa", "long"): ({0: 1.0, 1: 0.0}, 0)}
-
-
-def test_only_the_cells_that_a_hypothesis_at_a_kl_counts_are_sampled_at_temperature_1() -> None:
-    long = {**STUDY["dials"]["length"]["long"], "evaluation": {"dialogue": {"temperature": 0}}}
-    changes: dict[str, Any] = {"kl_targets": [1], "dials": {"length": {"short": {}, "long": long}}}
-    for level, refused in (("short", False), ("long", True)):
-        more = {"says": "s", "row": "segment", "kl": 1, "at": {"length": level}}
-        made = study(**changes, hypotheses={"more": more})
-        if not refused:
-            assert check_study(PROJECT, "length", made)["policy"] == 4
-            continue
-        with pytest.raises(RecipeError, match=r"hypotheses\.more compares rows at a KL, but .* temperature 0"):
-            check_study(PROJECT, "length", made)

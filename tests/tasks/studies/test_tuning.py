@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +14,10 @@ import yaml
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
-from tasks.params.tuning import FILE, SearchRange, TuningSpec
+from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.studies.records import RECORDS
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.tuned import tuned_rows, tuning_file, write_overrides
+from tasks.studies.tuned import TRIALS, tuned_rows, tuning_file, write_overrides
 from tasks.studies.tuning import (
     TuningPlan,
     pending,
@@ -91,6 +92,15 @@ def test_points_cover_the_space_evenly_and_more_trials_continue_them() -> None:
     assert [math.floor((rate + 4) / 2 * 16) for rate in rates] == list(range(16))
     assert [math.floor((clip - 0.1) / 0.4 * 16) for clip in sorted(p["clip"] for p in points)] == list(range(16))
     assert search_points(space, 32)[:16] == points
+
+
+def test_the_points_of_committed_trials_stay() -> None:
+    searched = tuning_spec(PROJECT).spaces
+    for file in (PROJECT / TRIALS).glob("*.json"):
+        for made in json.loads(file.read_text())["rows"].values():
+            points = search_points(searched[made["kind"]], len(made["trials"]))
+            tried = [trial["point"] for trial in made["trials"]]
+            assert [{name: point[name] for name in own} for point, own in zip(points, tried, strict=True)] == tried
 
 
 # --- trials ------------------------------------------------------------------------------------------------------
