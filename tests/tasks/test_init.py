@@ -233,7 +233,7 @@ def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Pa
            for name in ("chosen", "rejected")}  # fmt: skip
     plain = [{name: f"Human: {row['prompt']}\n\nAssistant: {row[name]}" for name in odd} for row in PAIRS]
     write(folder / "pairs.jsonl", [*plain, odd])
-    with pytest.raises(DataError, match=r"row pairs-000031: .* refuses the dialogue \(two answers\)"):
+    with pytest.raises(DataError, match=r"row pairs-000031: .* refuses the dialogue \(two answers"):
         make(folder)
     assert not (folder / "mine").exists()
 
