@@ -24,7 +24,6 @@ from typing import Annotated, Any
 
 import torch
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.normalisers import fit_statistics
 from rlhf_core.rewards.preference_training import score_all
@@ -37,9 +36,8 @@ from tasks.running.loading import load_encoder
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.classifiers import ScalarScorer
-from tasks.scoring.entropies import load_entropies
 from tasks.scoring.reward_models import TrainedModel
-from tasks.scoring.segmenting import segment_pairs
+from tasks.scoring.segmenting import Reading
 from tasks.scoring.zero_shot import is_zero_shot
 
 VERSION = 3
@@ -98,23 +96,12 @@ def _segment_rewards(
     """Returns the rewards of segments and of whole responses [responses]: of all chosen ones, then of all rejected."""
     trained = TrainedModel.load(reward_model / "model")
     encoder = load_encoder(data, reward_model / "model")
-    segmenter = trained.segmenter(sentences)
-    response_entropies = None
-    if segmenter.needs_entropies:
-        if entropies is None:
-            raise RecipeError("the reward model cuts by entropies: give --entropies")
-        # the file has all chosen responses, then all rejected ones
-        stored = load_entropies(entropies, "train")
-        response_entropies = [stored[start + i] for start in (0, len(training_pairs)) for i in indices]
-    pairs = segment_pairs(
-        [training_pairs[i] for i in indices],
-        encoder,
-        segmenter,
-        response_entropies,
-        aggregation=trained.aggregation,
-        end_token=trained.end_token(encoder.tokenizer),
-    )
-    values, worths = score_all(trained.model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=trained.head)
+    reading = Reading(encoder, trained.segmenter(sentences), trained.end_token(encoder.tokenizer))
+    # the file has all chosen responses, then all rejected ones
+    stored, sides = reading.stored_entropies(entropies, "train"), (0, len(training_pairs))
+    own_entropies = None if stored is None else [stored[start + i] for start in sides for i in indices]
+    pairs = reading.pairs([training_pairs[i] for i in indices], own_entropies)
+    values, worths = score_all(trained.model, pairs.sequences, encoder.pad_id, trained.aggregation, head=trained.head)
     segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
     padded = torch.zeros(segmentation.ends.shape)  # [responses, most segments]
     for i, own in enumerate(worths):

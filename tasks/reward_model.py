@@ -33,9 +33,8 @@ from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.rewards.preference_training import PLAIN_MEAN, score_all, score_parts
+from rlhf_core.rewards.preference_training import score_all, score_parts
 from rlhf_core.segmentation.end_tokens import add_end_token
-from rlhf_core.segmentation.segments import Segmenter
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
@@ -46,12 +45,11 @@ from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import stage
 from tasks.running.supervised import PairComparison, fit, write_model
-from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
+from tasks.scoring.entropies import segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
+    Reading,
     SegmentedPairs,
     divide_among_tokens,
-    segment_pairs,
-    segmented,
 )
 from tasks.scoring.zero_shot import load_zero_shot_model, write_zero_shot_settings
 
@@ -83,21 +81,14 @@ def train_reward_model(
     config = replace(scale, learning_rate=scale.learning_rate * spec.learning_rate_share)
     encoder = load_encoder(data, sft / "model")
     segmenter_spec = segmenter_with_cutoffs(spec.segmenter, entropies)
-    segmenter = load_segmenter(segmenter_spec, sentences)
-    aggregation = build_aggregation(spec.aggregation)
-    base = load_language_model(sft / "model")
+    aggregation, base = build_aggregation(spec.aggregation), load_language_model(sft / "model")
     end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
+    reading = Reading(encoder, load_segmenter(segmenter_spec, sentences), end_token)
+    files = {split: data / f"preference.{split}.jsonl" for split in ("train", "validation", "ood")}
     splits = {
-        split: segment_pairs(
-            read_jsonl(data / f"preference.{split}.jsonl"),
-            encoder,
-            segmenter,
-            load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
-            aggregation=aggregation,
-            end_token=end_token,
-        )
-        for split in ("train", "validation", "ood")
-        if split != "ood" or (data / "preference.ood.jsonl").exists()
+        split: reading.pairs(read_jsonl(file), reading.stored_entropies(entropies, split))
+        for split, file in files.items()
+        if split != "ood" or file.exists()
     }
     training_seed = seed + spec.seed_offset
     # the reward; the loss ODIN trains a second head, which takes up what length explains and is never read
@@ -129,7 +120,7 @@ def train_reward_model(
     }
     for split in (name for name in splits if name != "train"):
         prefix = "" if split == "validation" else "ood_"
-        measured = measure(model, splits[split], encoder, head)
+        measured = measure(model, splits[split], encoder, aggregation, head)
         metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
     ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
     if ceiling:
@@ -143,10 +134,8 @@ def train_reward_model(
     settings |= {"merge": list(merge.merge)} if merge else {}
     write_model(result, partial(model.save, config=settings), encoder.tokenizer)
     write_jsonl(result / "history.jsonl", history)
-    example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-    rows = read_jsonl(data / "examples.jsonl")
-    examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
-    write_jsonl(result / "examples.jsonl", examples)
+    examples, found = read_jsonl(data / "examples.jsonl"), reading.stored_entropies(entropies, "examples")
+    write_jsonl(result / "examples.jsonl", scored_examples(model, examples, reading, found, aggregation, head))
     write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
@@ -194,13 +183,15 @@ def pair_metrics(chosen: torch.Tensor, rejected: torch.Tensor) -> dict[str, floa
     }
 
 
-def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
+def measure(
+    model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, aggregation: Aggregation, head: str
+) -> dict[str, float]:
     """Returns the accuracy, calibration and loss of a head on a split, and, if true clauses are known, its fidelity and
     how well its segments' boundaries are those of the clauses.
 
     The loss is Bradley-Terry's on the rewards, whatever loss the model was trained with.
     """
-    response_rewards, worths = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
+    response_rewards, worths = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
     chosen, rejected = response_rewards[: pairs.count], response_rewards[pairs.count :]
     margins = (chosen - rejected).double()
     metrics = pair_metrics(chosen, rejected)
@@ -232,20 +223,18 @@ def _skip_white_space(text: str, position: int) -> int:
 def scored_examples(
     model: ScalarModel,
     rows: list[dict[str, Any]],
-    encoder: Encoder,
-    segmenter: Segmenter,
+    reading: Reading,
     entropies: list[list[float]] | None,
-    aggregation: Aggregation = PLAIN_MEAN,
-    end_token: int | None = None,
-    head: str = "reward",
+    aggregation: Aggregation,
+    head: str,
 ) -> list[dict[str, Any]]:
     """Returns examples with the worth of every segment and each token's part of it, for the report's coloured texts.
 
     Every label is "chosen", also of code solutions and of the wrong solutions that `solution_pairs` gives alone. An
     attention, which has projections, adds each segment's own reward and its weight.
     """
-    encoded = [encoder.sequence(row, row["response"]) for row in rows]
-    sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
+    encoder = reading.encoder
+    sequences, spans = reading.cut([encoder.sequence(row, row["response"]) for row in rows], entropies)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     coloured: list[dict[str, Any]] = []
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):

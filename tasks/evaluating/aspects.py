@@ -27,7 +27,7 @@ from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.machine import device
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.reward_models import TrainedModel
-from tasks.scoring.segmenting import segmented
+from tasks.scoring.segmenting import Reading
 from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 
@@ -146,7 +146,7 @@ def holistic_values(
         )
     asked = zip(rows, answers, strict=True)
     sequences = [encoder.sampled(row, text, drawn, longest) for row, (text, drawn) in asked]
-    cut, _ = segmented(sequences, encoder, segmenter, None)
+    cut, _ = Reading(encoder, segmenter).cut(sequences, None)
     values, _ = score_all(trained.model, cut, encoder.pad_id, trained.aggregation)
     return [float(value) for value in values]
 

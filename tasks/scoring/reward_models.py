@@ -27,7 +27,7 @@ from tasks.running.machine import device
 from tasks.running.result_digests import check_result
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.entropies import response_entropies
-from tasks.scoring.segmenting import segmented
+from tasks.scoring.segmenting import Reading
 
 #: Checks that tell the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -123,14 +123,13 @@ class TrainedScorer:
 
     Args:
         trained: the model.
-        encoder, segmenter: of the responses.
+        reading: of responses.
         policy: whose entropies the segmenter needs, None where it needs none.
         batch: rows per forward pass.
     """
 
     trained: TrainedModel
-    encoder: Encoder
-    segmenter: Segmenter
+    reading: Reading
     policy: Policy | None = None
     batch: int = 64
 
@@ -151,7 +150,11 @@ class TrainedScorer:
         if segmenter.needs_entropies:
             policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder)
             policy.model.eval()
-        return cls(trained, encoder, segmenter, policy)
+        return cls(trained, Reading(encoder, segmenter, trained.end_token(encoder.tokenizer)), policy)
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.reading.encoder
 
     def segmented(
         self, rows: Rows, responses: Sequence[str]
@@ -161,8 +164,7 @@ class TrainedScorer:
         entropies = None
         if self.policy is not None:
             entropies = [values.tolist() for values in response_entropies(self.policy, encoded, self.batch)]
-        end_token = self.trained.end_token(self.encoder.tokenizer)
-        return segmented(encoded, self.encoder, self.segmenter, entropies, end_token)
+        return self.reading.cut(encoded, entropies)
 
     def parts(
         self, sequences: Sequence[SegmentedSequence], batch: int | None = None

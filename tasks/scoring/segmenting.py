@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
-from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.preference_training import PLAIN_MEAN
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
 from tasks.running.result_rows import PreferencePair
+from tasks.scoring.entropies import load_entropies
 
 NO_SENTENCES = "this reward model reads a token behind each sentence: use a segmenter that finds sentences, such as sat"
 #: Responses that are cut at a time.
@@ -25,7 +25,6 @@ class SegmentedPairs:
     rows: list[PreferencePair]
     sequences: list[SegmentedSequence]
     spans: list[list[tuple[int, int]]]
-    aggregation: Aggregation = field(default=PLAIN_MEAN)
 
     @property
     def count(self) -> int:
@@ -33,57 +32,66 @@ class SegmentedPairs:
         return len(self.rows)
 
 
-def segment_pairs(
-    rows: list[PreferencePair],
-    encoder: Encoder,
-    segmenter: Segmenter,
-    entropies: list[list[float]] | None,
-    *,
-    aggregation: Aggregation = PLAIN_MEAN,
-    end_token: int | None = None,
-) -> SegmentedPairs:
-    """Encodes and segments both responses of every pair; see `segmented`."""
-    encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-    return SegmentedPairs(rows, *segmented(encoded, encoder, segmenter, entropies, end_token), aggregation)
+@dataclass(frozen=True)
+class Reading:
+    """How a reward model reads responses.
 
-
-def segmented(
-    encoded: list[EncodedSequence],
-    encoder: Encoder,
-    segmenter: Segmenter,
-    entropies: list[list[float]] | None,
-    end_token: int | None = None,
-) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Returns the sequences with the ends of their responses' segments, and the segments' half-open spans, which may be
-    empty (see `Segmentation`).
-
-    With the id of `<END>` that token is added behind each sentence, after responses were cut to the limits.
-
-    Raises:
-        RecipeError: `<END>` with segments that are not sentences.
+    Args:
+        encoder: their tokens.
+        segmenter: cuts them.
+        end_token: id of `<END>`, which is added behind each sentence after responses were cut to the limits; None for
+            none.
     """
-    sequences: list[SegmentedSequence] = []
-    spans: list[list[tuple[int, int]]] = []
-    if end_token is not None:
-        find_ends = getattr(segmenter, "sentence_ends", None)
-        if find_ends is None:
-            raise RecipeError(NO_SENTENCES)
-        texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
-        for sequence, text, sentences in zip(encoded, texts, find_ends(texts), strict=True):
-            ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
-            sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
-            spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
+
+    encoder: Encoder
+    segmenter: Segmenter
+    end_token: int | None = None
+
+    def stored_entropies(self, folder: Path | None, split: str) -> list[list[float]] | None:
+        """Returns the entropies of a split by a result of `entropies`; None where the segmenter needs none."""
+        if not self.segmenter.needs_entropies:
+            return None
+        if folder is None:
+            raise RecipeError("the reward model cuts by entropies: give --entropies")
+        return load_entropies(folder, split)
+
+    def pairs(self, rows: list[PreferencePair], entropies: list[list[float]] | None) -> SegmentedPairs:
+        """Returns both responses of every pair, encoded and cut."""
+        encoded = [self.encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
+        return SegmentedPairs(rows, *self.cut(encoded, entropies))
+
+    def cut(
+        self, encoded: list[EncodedSequence], entropies: list[list[float]] | None
+    ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+        """Returns the sequences with the ends of their responses' segments, and the segments' half-open spans, which
+        may be empty (see `Segmentation`).
+
+        Raises:
+            RecipeError: `<END>` with segments that are not sentences.
+        """
+        encoder, segmenter = self.encoder, self.segmenter
+        sequences: list[SegmentedSequence] = []
+        spans: list[list[tuple[int, int]]] = []
+        if self.end_token is not None:
+            find_ends = getattr(segmenter, "sentence_ends", None)
+            if find_ends is None:
+                raise RecipeError(NO_SENTENCES)
+            texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
+            for sequence, text, sentences in zip(encoded, texts, find_ends(texts), strict=True):
+                ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, self.end_token)
+                sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
+                spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
+            return sequences, spans
+        if segmenter.needs_spelling:
+            require_offset_mapping(encoder.tokenizer)
+        for start in range(0, len(encoded), CHUNK):
+            part = encoded[start : start + CHUNK]
+            wanted = entropies[start : start + CHUNK] if entropies is not None else None
+            found = segmenter.segment(encoder.responses(part, wanted, spelled=segmenter.needs_spelling))
+            spans += [found.spans(i) for i in range(len(part))]
+            ends_of = ([end - 1 for _, end in own] for own in spans[start:])
+            sequences += [SegmentedSequence(sequence, ends) for sequence, ends in zip(part, ends_of, strict=True)]
         return sequences, spans
-    if segmenter.needs_spelling:
-        require_offset_mapping(encoder.tokenizer)
-    for start in range(0, len(encoded), CHUNK):
-        part = encoded[start : start + CHUNK]
-        wanted = entropies[start : start + CHUNK] if entropies is not None else None
-        cut = segmenter.segment(encoder.responses(part, wanted, spelled=segmenter.needs_spelling))
-        spans += [cut.spans(i) for i in range(len(part))]
-        ends_of = ([end - 1 for _, end in own] for own in spans[start:])
-        sequences += [SegmentedSequence(sequence, ends) for sequence, ends in zip(part, ends_of, strict=True)]
-    return sequences, spans
 
 
 def divide_among_tokens(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:

@@ -103,7 +103,7 @@ def with_row(changes: Row) -> Callable[[Folder], None]:
 FAULTS: dict[str, tuple[Callable[[Folder], None], str]] = {
     "missing file": (
         lambda folder: folder.file("train").unlink(),
-        r"files: the data set 'pairs' has no split 'train'\. .*Available: test",
+        r"files: the data set 'pairs' has no split 'train'; known: test",
     ),
     "empty field": (with_row({"prompt": " "}), r"row 3, field 'prompt': empty\. .*orrect"),
 }
@@ -151,7 +151,7 @@ def test_tolerated_bad_rows_are_counted_and_kept_apart(folder: Folder) -> None:
     ("changes", "message"),
     [
         ({"preferense": ["pairs"]}, r"data.yaml: unknown setting 'preferense'; did you mean 'preference'\?"),
-        ({"preference": ["pears"]}, r"unknown data set 'pears'\. Did you mean pairs\?"),
+        ({"preference": ["pears"]}, r"unknown data set 'pears'; did you mean 'pairs'\?"),
         ({"source": "folder"}, r"data.yaml: source is 'folder'; known: testbed, directory, huggingface"),
         ({"template": "plane"}, r"unknown chat template 'plane'"),
         ({"limits": {"prompt": 128, "total": 64}}, r"prompt limit 128 and total limit 64 contradict each other"),

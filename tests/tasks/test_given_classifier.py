@@ -162,20 +162,6 @@ def test_every_stage_reads_a_given_classifier_as_the_trained_model(stages: dict[
     assert set(found) == set(own) >= {"proxy_reward", "preference_score"}
 
 
-def test_a_given_classifier_is_measured(pipeline: Pipeline, trained: Path, given: Path, tmp_path: Path) -> None:
-    from tasks import reward_bench
-
-    (tmp_path / "bench.yaml").write_text(yaml.safe_dump({"source": "testbed", "pairs": 2}))
-    made = {}
-    for name, model in (("trained", trained), ("given", given)):
-        above = {key: pipeline.result(key) for key in ("data", "sft", "entropies")} | {"reward_model": model}
-        line = [word for key, path in above.items() for word in (f"--{key.replace('_', '-')}", str(path))]
-        reward_bench.main(["--scale", str(tmp_path / "bench.yaml"), *line, "--out", str(tmp_path / name)])
-        made[name] = read_jsonl(tmp_path / name / "result" / "generations.jsonl")
-    for own, found in zip(made["trained"], made["given"], strict=True):
-        assert found["chosen"] == pytest.approx(own["chosen"], abs=1e-5)
-
-
 def edit(name: str, **values: Any) -> Callable[[Path], None]:
     """A change of fields of a JSON file; None takes one away."""
 
