@@ -206,7 +206,7 @@ class Evaluator:
             rows = by_name["mtbench"]
             games = grade_answers(judge, graded_answers(rows))
             judgements += judgement_rows("mtbench", games)
-            scores = mt_bench_scores([(row["turn"], game.verdict.value) for row, game in zip(rows, games, strict=True)])
+            scores = mt_bench_scores([(row["turn"], game.value) for row, game in zip(rows, games, strict=True)])
             metrics |= {name: scores[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
             metrics["mtbench_missing"] = scores["n_missing"]
         return judgements, metrics
@@ -308,10 +308,10 @@ def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
             "first": game.first,
             "template": game.template,
             "raw": game.raw,
-            "valid": game.verdict.valid,
+            "valid": game.verdict is not None,
             "preference": None if math.isnan(game.preference_for_model) else game.preference_for_model,
             "label": game.label_for_model,
-            "value": game.verdict.value,
+            "value": game.value,
         }
         for game in games
     ]

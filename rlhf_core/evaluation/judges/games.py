@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
+from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 
 Side = Literal["model", "baseline"]
@@ -51,22 +51,27 @@ class Game:
     id: str
     first: Side
     template: str
-    verdict: JudgeAnswer
+    verdict: Verdict
     raw: str
 
     @property
     def label_for_model(self) -> str | None:
-        """Returns the label with the model as A; None when invalid or soft."""
-        if self.verdict.label is None:
+        """Returns the label with the model as A; None when unreadable or a number."""
+        if not isinstance(self.verdict, str):
             return None
-        return self.verdict.label if self.first == "model" else _MIRROR[self.verdict.label]
+        return self.verdict if self.first == "model" else _MIRROR[self.verdict]
+
+    @property
+    def value(self) -> float | None:
+        """Returns the number of a verdict; None when unreadable or a label."""
+        return None if isinstance(self.verdict, str) else self.verdict
 
     @property
     def preference_for_model(self) -> float:
-        """Returns the soft preference in [1, 2], 2 = the model wins; NaN when invalid or not soft."""
-        if not self.verdict.valid or self.verdict.value is None:
+        """Returns the soft preference in [1, 2], 2 = the model wins; NaN when unreadable or not soft."""
+        if self.value is None:
             return math.nan
-        return 3.0 - self.verdict.value if self.first == "model" else self.verdict.value
+        return 3.0 - self.value if self.first == "model" else self.value
 
     @property
     def score_for_model(self) -> float:
@@ -83,19 +88,19 @@ class Game:
 def recorded_game(row: Mapping[str, Any]) -> Game:
     """Returns the game that a row of judgements.jsonl records, whose label is that of the model as A."""
     label = row["label"] if row["first"] == "model" or row["label"] is None else _MIRROR[row["label"]]
-    answer = JudgeAnswer(bool(row["valid"]), row["value"], label)
-    return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]))
+    verdict = label if row["value"] is None else float(row["value"])
+    return Game(str(row["id"]), row["first"], row["template"], verdict, str(row["raw"]))
 
 
 #: Verdict on two identical texts by template.
-_TIES = {"alpaca_eval": JudgeAnswer(True, 1.5), "arena_hard": JudgeAnswer(True, label="A=B")} | dict.fromkeys(
-    ("pairwise", "ranking", "output_pair"), JudgeAnswer(True, label="N")
-)
+_TIES: dict[str, Verdict] = {
+    "alpaca_eval": 1.5, "arena_hard": "A=B", "pairwise": "N", "ranking": "N", "output_pair": "N",
+}  # fmt: skip
 
 
-def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str]]:
+def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str]]:
     """Asks, parses, and asks again for what cannot be parsed, at most `retries` more times."""
-    results: list[tuple[JudgeAnswer, str]] = [(JudgeAnswer.invalid("not asked"), "")] * len(requests)
+    results: list[tuple[Verdict, str]] = [(None, "")] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
         if not pending:
@@ -107,7 +112,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
         for i, text in zip(pending, texts, strict=True):
             results[i] = (TEMPLATES[requests[i].template].parse(text), text)
-        pending = [i for i in pending if not results[i][0].valid]
+        pending = [i for i in pending if results[i][0] is None]
     return results
 
 

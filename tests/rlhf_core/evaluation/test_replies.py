@@ -28,9 +28,7 @@ PINNED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("replies.yaml")
     [(template, *case) for template, cases in PINNED["judges"].items() for case in cases.items()],
 )
 def test_a_reply_of_a_judge(template: str, reply: str, outcome: str | float) -> None:
-    verdict = TEMPLATES[template].parse(reply)
-    assert (verdict.label or verdict.value or "-") == outcome
-    assert verdict.valid == (not verdict.reason) == (outcome != "-")
+    assert (TEMPLATES[template].parse(reply) or "-") == outcome
 
 
 def test_every_template_of_a_judge_is_pinned() -> None:
@@ -66,7 +64,7 @@ def test_a_preference_is_two_minus_the_share_of_the_first_token() -> None:
 def test_any_text_is_read_or_unreadable(text: str) -> None:
     for template in TEMPLATES.values():
         verdict = template.parse(text)
-        assert verdict.value is None or 1.0 <= verdict.value <= 10.0
+        assert not isinstance(verdict, float) or 1.0 <= verdict <= 10.0
     assert solution_is_right(text, "1") in (True, False)
     assert harness_answer(text, "flexible")
     extract_answer(text, {"answer": "a", "choices": ["a", "b"]})

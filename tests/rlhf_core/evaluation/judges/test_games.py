@@ -80,7 +80,7 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
 def test_grades_are_parsed_one_by_one():
     judge = FunctionJudge(lambda r: f"Rating: [[{len(r.answers[0])}]]")
     games = grade_answers(judge, [JudgeRequest(text, "q", (text,), "mt_bench") for text in ("four", "")], retries=0)
-    assert [(g.verdict.valid, g.verdict.value) for g in games] == [(True, 4.0), (False, None)]
+    assert [g.verdict for g in games] == [4.0, None]
 
 
 def test_a_judge_that_miscounts_is_refused():

@@ -150,7 +150,7 @@ def test_without_log_probabilities_a_label_counts_only_where_the_settings_say_so
     assert "logprobs" not in endpoint.bodies[-1]
     endpoint.script = [completion("m", {"The": -0.1})]
     games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
-    assert not games[0].verdict.valid
+    assert games[0].verdict is None
 
 
 def test_the_cache_survives_a_cut_line_and_never_holds_the_key(endpoint, tmp_path):
@@ -220,4 +220,4 @@ def test_a_verdict_at_which_an_answer_was_cut_off_is_asked_again(endpoint, reaso
     cut["choices"][0]["finish_reason"] = reason
     endpoint.script = [(200, json.dumps(cut).encode(), {}), completion("Better: B")]
     (game,) = play_games(judge_at(endpoint), [JudgedPair("x", "q", "1", "2")], "pairwise", orders=("model",))
-    assert (game.verdict.label, len(endpoint.bodies)) == ("B", 2)
+    assert (game.verdict, len(endpoint.bodies)) == ("B", 2)
