@@ -32,7 +32,6 @@ PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.
 #: The template whose verdicts are probabilities.
 SOFT_TEMPLATE = "alpaca_eval"
 BOTH: tuple[Side, ...] = ("baseline", "model")
-SCORES = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Protocol(Checked):
             elif self.soft:
                 scores[prompt] = sum(game.preference_for_model for game in played) / len(played) - 1
             else:
-                scores[prompt] = SCORES[results[prompt]]
+                scores[prompt] = results[prompt]
         return Tally(scores, self.ties, tuple(unparsable), tuple(one_sided))
 
 

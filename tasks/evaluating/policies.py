@@ -34,7 +34,7 @@ from rlhf_core.evaluation.judges.games import (
     combine_orders,
     grade_answers,
     play_games,
-    win_rate_of_results,
+    win_rate_of_scores,
 )
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows
@@ -295,7 +295,7 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
 def both_orders(judge: Judge, pairs: Sequence[JudgedPair], template: str) -> tuple[dict[str, float], list[Game]]:
     """Returns ({win rate in percent, ties half, its standard error, unparsable verdicts}, the games in both orders)."""
     games = play_games(judge, pairs, template)
-    rate = win_rate_of_results(combine_orders(games).values())
+    rate = win_rate_of_scores(combine_orders(games).values())
     return {"": rate["win_rate"], "_se": rate["standard_error"], "_invalid": rate["n_invalid"]}, games
 
 

@@ -19,7 +19,6 @@ from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 
 Side = Literal["model", "baseline"]
-Result = Literal["win", "tie", "loss", "invalid"]
 
 _SCORE_OF_A = {"A>>B": 1.0, "A>B": 1.0, "A=B": 0.5, "B>A": 0.0, "B>>A": 0.0, "A": 1.0, "B": 0.0, "N": 0.5}
 _MIRROR = {"A>>B": "B>>A", "A>B": "B>A", "A=B": "A=B", "B>A": "A>B", "B>>A": "A>>B", "A": "B", "B": "A", "N": "N"}
@@ -182,8 +181,8 @@ def grade_answers(judge: Judge, requests: Sequence[JudgeRequest], *, retries: in
     ]
 
 
-def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, Result]:
-    """Combines a comparison's games into one result.
+def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, float]:
+    """Combines a comparison's games into one score: 1 a win, .5 a tie, 0 a loss.
 
     Args:
         games: games of any number of comparisons, in any order.
@@ -191,8 +190,7 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
             `agreement` (ALARM): a win or loss only if every order says so, otherwise a tie.
 
     Returns:
-        {id: result}, in order of first appearance. A comparison with an unparsable game is `invalid`: reported, never
-        a win.
+        {id: score}, in order of first appearance; NaN for a comparison with an unreadable game.
     """
     by_id: dict[str, list[float]] = {}
     for game in games:
@@ -200,25 +198,25 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
     return {id_: _combined(scores, rule) for id_, scores in by_id.items()}
 
 
-def _combined(scores: Sequence[float], rule: str) -> Result:
+def _combined(scores: Sequence[float], rule: str) -> float:
     if any(math.isnan(score) for score in scores):
-        return "invalid"
+        return math.nan
     if rule == "agreement":
-        return "win" if min(scores) == 1.0 else "loss" if max(scores) == 0.0 else "tie"
+        return scores[0] if min(scores) == max(scores) else 0.5
     total, half = sum(scores), len(scores) / 2
-    return "tie" if total == half else "win" if total > half else "loss"
+    return 0.5 if total == half else float(total > half)
 
 
-def win_rate_of_results(results: Iterable[Result]) -> dict[str, float]:
+def win_rate_of_scores(scores: Iterable[float]) -> dict[str, float]:
     """Returns the win rate in percent with its standard error; a tie is half a win (PAR).
 
     Returns:
-        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid result, the standard error (ddof 1,
-        percent) below two counted results.
+        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid score, the standard error (ddof 1,
+        percent) below two of them.
     """
-    count = Counter(results)
-    scores = [1.0] * count["win"] + [0.0] * count["loss"] + [0.5] * count["tie"]
-    n = len(scores)
-    mean = sum(scores) / n if n else math.nan
-    spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
+    count = Counter("invalid" if math.isnan(score) else score for score in scores)
+    known = [score for score in (1.0, 0.0, 0.5) for _ in range(count[score])]
+    n = len(known)
+    mean = sum(known) / n if n else math.nan
+    spread = math.sqrt(sum((s - mean) ** 2 for s in known) / (n - 1) / n) if n > 1 else math.nan
     return {"win_rate": 100.0 * mean, "standard_error": 100.0 * spread, "n_invalid": count["invalid"]}
