@@ -1,7 +1,7 @@
-"""Win rates as typed things: whose answers, on which prompts, judged in which order, and how verdicts are counted.
+"""Win rates: in which order answers are judged, and how verdicts are counted.
 
-    rate = WinRate("sft", "alpaca", PROTOCOLS["par"])
-    tally = rate.protocol.tally(rate.protocol.play(judge, pairs))
+    protocol = PROTOCOLS["par"]
+    tally = protocol.tally(protocol.play(judge, pairs))
     tally.win_rate          # percent; None where no prompt has a verdict: never 50 % out of nothing
     tally.unparsable, tally.one_sided   # prompts
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -170,28 +170,6 @@ PROTOCOLS: Choices[Protocol] = Choices(
     },
     needs=("template", "orders", "ties", "soft", "play", "tally"),
 )
-
-
-@dataclass(frozen=True)
-class WinRate:
-    """A win rate: a policy's answers over those of a reference, on the prompts of a benchmark.
-
-    Attributes:
-        reference: whose answers they are compared with: 'sft' (the model that the policy starts from), 'baseline' (the
-            benchmark's own answers), 'greedy', or the name of another row.
-        benchmark: whose prompts.
-        protocol: of a judge's verdicts; None where true rewards decide.
-        judge: who was asked; None where true rewards decide.
-    """
-
-    reference: str
-    benchmark: str
-    protocol: Protocol | None = None
-    judge: str | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the win rate as plain values."""
-        return asdict(self)
 
 
 def true_tally(own: Mapping[str, float], other: Mapping[str, float]) -> Tally:
