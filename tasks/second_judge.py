@@ -53,7 +53,7 @@ def judge_policies(
         rates, games = both_orders(judge, pairs, scale.template)
         metrics |= {f"second{kind}/{name}": value for kind, value in rates.items()}
         judgements += [
-            {"opponent": name, "id": game.id, "first": game.first, "raw": game.raw, "valid": game.verdict.valid}
+            {"opponent": name, "id": game.id, "first": game.first, "raw": game.raw, "valid": game.verdict is not None}
             for game in games
         ]
     write_jsonl(result / "judgements.jsonl", judgements)

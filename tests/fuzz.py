@@ -94,7 +94,7 @@ def judge_replies(rng: random.Random) -> None:
     text = random_text(rng)
     for template in TEMPLATES.values():
         verdict = template.parse(text)
-        assert not verdict.valid or verdict.value is None or 1 <= verdict.value <= 10, text
+        assert not isinstance(verdict, float) or 1 <= verdict <= 10, text
         if template.n_answers == 2:
             _, user = render(JudgeRequest("1", "q", (text, "plain"), template.name))
             _, plain = render(JudgeRequest("1", "q", ("plain", "plain"), template.name))

@@ -101,7 +101,7 @@ def _interval(estimate: float, drawn: Sequence[float], level: float) -> dict[str
 
 
 @dataclass(frozen=True)
-class Rule:
+class AspectRule:
     """A way to choose aspects.
 
     Args:
@@ -125,7 +125,7 @@ def _below(ranked: list[str], inconsistencies: Mapping[str, float], cutoff: floa
 
 RULES = Choices(
     "selection rule",
-    {"lowest": Rule(_lowest), "below": Rule(_below, needs_cutoff=True)},
+    {"lowest": AspectRule(_lowest), "below": AspectRule(_below, needs_cutoff=True)},
     needs=("choose", "needs_cutoff"),
 )
 

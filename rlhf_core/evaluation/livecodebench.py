@@ -132,7 +132,7 @@ class Tests(BaseModel):
         return [*self.public_test_cases, *self.private_test_cases]
 
 
-class LiveCodeQuestion(Tests):
+class LiveQuestion(Tests):
     """The columns of a row that are read."""
 
     question_id: Annotated[str, Field(pattern=r"\S", coerce_numbers_to_str=True)]
@@ -141,7 +141,7 @@ class LiveCodeQuestion(Tests):
     contest_date: datetime
 
 
-def read_question(row: Mapping[str, Any], file: str, number: int) -> LiveCodeQuestion:
+def read_question(row: Mapping[str, Any], file: str, number: int) -> LiveQuestion:
     """Returns a row in the official columns.
 
     Raises:
@@ -153,12 +153,12 @@ def read_question(row: Mapping[str, Any], file: str, number: int) -> LiveCodeQue
         return DataError(problem, file=file, row=number, field=field, remedy=remedy)
 
     try:
-        question = LiveCodeQuestion.model_validate(dict(row))
+        question = LiveQuestion.model_validate(dict(row))
     except ValidationError as error:
         found = error.errors()[0]
         field, *inner = map(str, found["loc"])
         if found["type"] == "missing" and not inner:
-            columns = f"Give the columns of LiveCodeBench: {', '.join(LiveCodeQuestion.model_fields)}"
+            columns = f"Give the columns of LiveCodeBench: {', '.join(LiveQuestion.model_fields)}"
             raise refused("is missing", field, columns) from None
         raise refused(" ".join([*inner, found["msg"]]), field) from None
     function = question.metadata.func_name

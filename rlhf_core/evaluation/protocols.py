@@ -1,7 +1,7 @@
-"""Win rates as typed things: whose answers, on which prompts, judged in which order, and how verdicts are counted.
+"""Win rates: in which order answers are judged, and how verdicts are counted.
 
-    rate = WinRate("sft", "alpaca", PROTOCOLS["par"])
-    tally = rate.protocol.tally(rate.protocol.play(judge, pairs))
+    protocol = PROTOCOLS["par"]
+    tally = protocol.tally(protocol.play(judge, pairs))
     tally.win_rate          # percent; None where no prompt has a verdict: never 50 % out of nothing
     tally.unparsable, tally.one_sided   # prompts
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -32,7 +32,6 @@ PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.
 #: The template whose verdicts are probabilities.
 SOFT_TEMPLATE = "alpaca_eval"
 BOTH: tuple[Side, ...] = ("baseline", "model")
-SCORES = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Protocol(Checked):
             elif self.soft:
                 scores[prompt] = sum(game.preference_for_model for game in played) / len(played) - 1
             else:
-                scores[prompt] = SCORES[results[prompt]]
+                scores[prompt] = results[prompt]
         return Tally(scores, self.ties, tuple(unparsable), tuple(one_sided))
 
 
@@ -171,28 +170,6 @@ PROTOCOLS: Choices[Protocol] = Choices(
     },
     needs=("template", "orders", "ties", "soft", "play", "tally"),
 )
-
-
-@dataclass(frozen=True)
-class WinRate:
-    """A win rate: a policy's answers over those of a reference, on the prompts of a benchmark.
-
-    Attributes:
-        reference: whose answers they are compared with: 'sft' (the model that the policy starts from), 'baseline' (the
-            benchmark's own answers), 'greedy', or the name of another row.
-        benchmark: whose prompts.
-        protocol: of a judge's verdicts; None where true rewards decide.
-        judge: who was asked; None where true rewards decide.
-    """
-
-    reference: str
-    benchmark: str
-    protocol: Protocol | None = None
-    judge: str | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the win rate as plain values."""
-        return asdict(self)
 
 
 def true_tally(own: Mapping[str, float], other: Mapping[str, float]) -> Tally:

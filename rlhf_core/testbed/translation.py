@@ -18,16 +18,17 @@ from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
     Form,
+    Habits,
     Word,
     draw_clauses,
     english,
     english_words,
     grammar_errors,
+    slip,
     spanish,
     words_of,
     written,
 )
-from rlhf_core.testbed.translation_slips import Habits, slip
 from rlhf_core.typed import Checked, at_least, between
 
 VERSION = 2

@@ -34,7 +34,7 @@ from rlhf_core.evaluation.judges.games import (
     combine_orders,
     grade_answers,
     play_games,
-    win_rate_of_results,
+    win_rate_of_scores,
 )
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows
@@ -206,7 +206,7 @@ class Evaluator:
             rows = by_name["mtbench"]
             games = grade_answers(judge, graded_answers(rows))
             judgements += judgement_rows("mtbench", games)
-            scores = mt_bench_scores([(row["turn"], game.verdict.value) for row, game in zip(rows, games, strict=True)])
+            scores = mt_bench_scores([(row["turn"], game.value) for row, game in zip(rows, games, strict=True)])
             metrics |= {name: scores[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
             metrics["mtbench_missing"] = scores["n_missing"]
         return judgements, metrics
@@ -295,7 +295,7 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
 def both_orders(judge: Judge, pairs: Sequence[JudgedPair], template: str) -> tuple[dict[str, float], list[Game]]:
     """Returns ({win rate in percent, ties half, its standard error, unparsable verdicts}, the games in both orders)."""
     games = play_games(judge, pairs, template)
-    rate = win_rate_of_results(combine_orders(games).values())
+    rate = win_rate_of_scores(combine_orders(games).values())
     return {"": rate["win_rate"], "_se": rate["standard_error"], "_invalid": rate["n_invalid"]}, games
 
 
@@ -308,10 +308,10 @@ def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
             "first": game.first,
             "template": game.template,
             "raw": game.raw,
-            "valid": game.verdict.valid,
+            "valid": game.verdict is not None,
             "preference": None if math.isnan(game.preference_for_model) else game.preference_for_model,
             "label": game.label_for_model,
-            "value": game.verdict.value,
+            "value": game.value,
         }
         for game in games
     ]

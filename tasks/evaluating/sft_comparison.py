@@ -7,13 +7,13 @@ True rewards decide where the data has them; elsewhere the judge does, by the pr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.protocols import PROTOCOLS, Tally, WinRate, true_tally
+from rlhf_core.evaluation.protocols import PROTOCOLS, Tally, true_tally
 from tasks.evaluating.policies import comparisons, judgement_rows
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
@@ -106,7 +106,8 @@ def compare_with_sft(
         found.tallies[name] = tally = protocol.tally(games)
         found.judgements.extend({**row, "reference": SFT} for row in judgement_rows(name, games))
         counts = {"prompts": len(answers), "unparsable": len(tally.unparsable), "one_sided": len(tally.one_sided)}
-        found.win_rate_facts[win_rate_name(name)] = WinRate(SFT, name, protocol, judge.name).facts() | counts
+        asked = {"reference": SFT, "benchmark": name, "protocol": asdict(protocol), "judge": judge.name}
+        found.win_rate_facts[win_rate_name(name)] = {**asked, **counts}
     return found
 
 
@@ -118,9 +119,9 @@ def over_baseline(evaluator: Evaluator, judgements: Sequence[Judgement]) -> dict
     games = [row for row in judgements if row["benchmark"] == "alpaca"]
     if evaluator.world is not None or evaluator.judge is None or not games:
         return {}
-    rate = WinRate("baseline", "alpaca", PROTOCOLS["alpaca_eval"], evaluator.judge.name)
-    unparsable = sum(not row["valid"] for row in games)
-    return {"alpaca_wr": {**rate.facts(), "prompts": len(games), "unparsable": unparsable, "one_sided": 0}}
+    asked = {"reference": "baseline", "benchmark": "alpaca", "protocol": asdict(PROTOCOLS["alpaca_eval"])}
+    counts = {"prompts": len(games), "unparsable": sum(not row["valid"] for row in games), "one_sided": 0}
+    return {"alpaca_wr": {**asked, "judge": evaluator.judge.name, **counts}}
 
 
 def check_answered(items: Sequence[Any], answers: Any, benchmark: str) -> None:

@@ -184,7 +184,7 @@ def test_mt_bench_asks_a_judge_by_turn_and_beside_references_where_the_category_
         def answer(self, requests: Any) -> list[str]:
             return ["Rating: [[5]]"] * len(requests)
 
-    assert [game.verdict.value for game in grade_answers(Five(), answers)] == [5.0] * 4
+    assert [game.verdict for game in grade_answers(Five(), answers)] == [5.0] * 4
 
 
 def without(files: Any, name: str) -> Any:

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
+from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 
 Side = Literal["model", "baseline"]
-Result = Literal["win", "tie", "loss", "invalid"]
 
 _SCORE_OF_A = {"A>>B": 1.0, "A>B": 1.0, "A=B": 0.5, "B>A": 0.0, "B>>A": 0.0, "A": 1.0, "B": 0.0, "N": 0.5}
 _MIRROR = {"A>>B": "B>>A", "A>B": "B>A", "A=B": "A=B", "B>A": "A>B", "B>>A": "A>>B", "A": "B", "B": "A", "N": "N"}
@@ -51,22 +50,27 @@ class Game:
     id: str
     first: Side
     template: str
-    verdict: JudgeAnswer
+    verdict: Verdict
     raw: str
 
     @property
     def label_for_model(self) -> str | None:
-        """Returns the label with the model as A; None when invalid or soft."""
-        if self.verdict.label is None:
+        """Returns the label with the model as A; None when unreadable or a number."""
+        if not isinstance(self.verdict, str):
             return None
-        return self.verdict.label if self.first == "model" else _MIRROR[self.verdict.label]
+        return self.verdict if self.first == "model" else _MIRROR[self.verdict]
+
+    @property
+    def value(self) -> float | None:
+        """Returns the number of a verdict; None when unreadable or a label."""
+        return None if isinstance(self.verdict, str) else self.verdict
 
     @property
     def preference_for_model(self) -> float:
-        """Returns the soft preference in [1, 2], 2 = the model wins; NaN when invalid or not soft."""
-        if not self.verdict.valid or self.verdict.value is None:
+        """Returns the soft preference in [1, 2], 2 = the model wins; NaN when unreadable or not soft."""
+        if self.value is None:
             return math.nan
-        return 3.0 - self.verdict.value if self.first == "model" else self.verdict.value
+        return 3.0 - self.value if self.first == "model" else self.value
 
     @property
     def score_for_model(self) -> float:
@@ -83,19 +87,19 @@ class Game:
 def recorded_game(row: Mapping[str, Any]) -> Game:
     """Returns the game that a row of judgements.jsonl records, whose label is that of the model as A."""
     label = row["label"] if row["first"] == "model" or row["label"] is None else _MIRROR[row["label"]]
-    answer = JudgeAnswer(bool(row["valid"]), row["value"], label)
-    return Game(str(row["id"]), row["first"], row["template"], answer, str(row["raw"]))
+    verdict = label if row["value"] is None else float(row["value"])
+    return Game(str(row["id"]), row["first"], row["template"], verdict, str(row["raw"]))
 
 
 #: Verdict on two identical texts by template.
-_TIES = {"alpaca_eval": JudgeAnswer(True, 1.5), "arena_hard": JudgeAnswer(True, label="A=B")} | dict.fromkeys(
-    ("pairwise", "ranking", "output_pair"), JudgeAnswer(True, label="N")
-)
+_TIES: dict[str, Verdict] = {
+    "alpaca_eval": 1.5, "arena_hard": "A=B", "pairwise": "N", "ranking": "N", "output_pair": "N",
+}  # fmt: skip
 
 
-def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str]]:
+def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str]]:
     """Asks, parses, and asks again for what cannot be parsed, at most `retries` more times."""
-    results: list[tuple[JudgeAnswer, str]] = [(JudgeAnswer.invalid("not asked"), "")] * len(requests)
+    results: list[tuple[Verdict, str]] = [(None, "")] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
         if not pending:
@@ -107,7 +111,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
         for i, text in zip(pending, texts, strict=True):
             results[i] = (TEMPLATES[requests[i].template].parse(text), text)
-        pending = [i for i in pending if not results[i][0].valid]
+        pending = [i for i in pending if results[i][0] is None]
     return results
 
 
@@ -177,8 +181,8 @@ def grade_answers(judge: Judge, requests: Sequence[JudgeRequest], *, retries: in
     ]
 
 
-def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, Result]:
-    """Combines a comparison's games into one result.
+def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, float]:
+    """Combines a comparison's games into one score: 1 a win, .5 a tie, 0 a loss.
 
     Args:
         games: games of any number of comparisons, in any order.
@@ -186,8 +190,7 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
             `agreement` (ALARM): a win or loss only if every order says so, otherwise a tie.
 
     Returns:
-        {id: result}, in order of first appearance. A comparison with an unparsable game is `invalid`: reported, never
-        a win.
+        {id: score}, in order of first appearance; NaN for a comparison with an unreadable game.
     """
     by_id: dict[str, list[float]] = {}
     for game in games:
@@ -195,25 +198,25 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
     return {id_: _combined(scores, rule) for id_, scores in by_id.items()}
 
 
-def _combined(scores: Sequence[float], rule: str) -> Result:
+def _combined(scores: Sequence[float], rule: str) -> float:
     if any(math.isnan(score) for score in scores):
-        return "invalid"
+        return math.nan
     if rule == "agreement":
-        return "win" if min(scores) == 1.0 else "loss" if max(scores) == 0.0 else "tie"
+        return scores[0] if min(scores) == max(scores) else 0.5
     total, half = sum(scores), len(scores) / 2
-    return "tie" if total == half else "win" if total > half else "loss"
+    return 0.5 if total == half else float(total > half)
 
 
-def win_rate_of_results(results: Iterable[Result]) -> dict[str, float]:
+def win_rate_of_scores(scores: Iterable[float]) -> dict[str, float]:
     """Returns the win rate in percent with its standard error; a tie is half a win (PAR).
 
     Returns:
-        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid result, the standard error (ddof 1,
-        percent) below two counted results.
+        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid score, the standard error (ddof 1,
+        percent) below two of them.
     """
-    count = Counter(results)
-    scores = [1.0] * count["win"] + [0.0] * count["loss"] + [0.5] * count["tie"]
-    n = len(scores)
-    mean = sum(scores) / n if n else math.nan
-    spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
+    count = Counter("invalid" if math.isnan(score) else score for score in scores)
+    known = [score for score in (1.0, 0.0, 0.5) for _ in range(count[score])]
+    n = len(known)
+    mean = sum(known) / n if n else math.nan
+    spread = math.sqrt(sum((s - mean) ** 2 for s in known) / (n - 1) / n) if n > 1 else math.nan
     return {"win_rate": 100.0 * mean, "standard_error": 100.0 * spread, "n_invalid": count["invalid"]}

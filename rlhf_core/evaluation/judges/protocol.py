@@ -42,24 +42,7 @@ class Judge(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class JudgeAnswer:
-    """A judge's answer, parsed.
-
-    Attributes:
-        valid: False when the text holds no unambiguous verdict.
-        value: template's own value: soft preference in [1, 2] (`alpaca_eval`), score 1 to 10
-            (`mt_bench`); None otherwise or when invalid.
-        label: `A>>B`, `A>B`, `A=B`, `B>A`, `B>>A` (`arena_hard`), `A`, `B`, `N` (`pairwise`); else None.
-        reason: why it is invalid, in a few words; empty when valid.
-    """
-
-    valid: bool
-    value: float | None = None
-    label: str | None = None
-    reason: str = ""
-
-    @staticmethod
-    def invalid(reason: str) -> JudgeAnswer:
-        """Returns a verdict that counts for nobody."""
-        return JudgeAnswer(valid=False, reason=reason)
+#: What a reply says, None where it is unreadable. A number is a soft preference in [1, 2], 2 where the second answer is
+#: better (`alpaca_eval`), or a score from 1 to 10 (`mt_bench`); a label is A>>B, A>B, A=B, B>A or B>>A (`arena_hard`),
+#: or A, B or N.
+Verdict = float | str | None

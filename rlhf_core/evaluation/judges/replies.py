@@ -11,10 +11,9 @@ import math
 import re
 from collections.abc import Mapping
 
-from rlhf_core.evaluation.judges.protocol import JudgeAnswer
+from rlhf_core.evaluation.judges.protocol import Verdict
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
-MT_BENCH_RANGE = (1.0, 10.0)
 #: Last line of a reply that the endpoint cut off at its length.
 CUT_OFF = "\n[cut off at max_tokens]"
 
@@ -27,33 +26,28 @@ _MARKDOWN = re.compile("[*_`#]")
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
-def parse_arena_hard(text: str) -> JudgeAnswer:
+def parse_arena_hard(text: str) -> Verdict:
     """Returns the one label in double brackets, however often; different labels, or one that is not among the five,
     are unreadable.
 
     Source: lmarena/arena-hard-auto, v0.1: `get_score` of gen_judgment.py.
     """
     labels = set(_ARENA.findall(_without_thought(text)))
-    if len(labels) != 1:
-        return JudgeAnswer.invalid("several different verdicts" if labels else "no verdict")
-    label = labels.pop()
-    return JudgeAnswer(True, label=label) if label in ARENA_LABELS else JudgeAnswer.invalid(f"unknown verdict {label}")
+    return labels.pop() if len(labels) == 1 and labels <= set(ARENA_LABELS) else None
 
 
-def parse_mt_bench(text: str) -> JudgeAnswer:
+def parse_mt_bench(text: str) -> Verdict:
     """Returns the number of the first `[[n]]`, without one of the first `[n]`; one outside 1 to 10 is unreadable.
 
     Source: lm-sys/FastChat, `run_judge_single` of llm_judge/common.py.
     """
     reply = _without_thought(text)
     found = next((match for pattern in _SCORES if (match := pattern.search(reply))), None)
-    if found is None:
-        return JudgeAnswer.invalid("no score")
-    (low, high), value = MT_BENCH_RANGE, float(found[1])
-    return JudgeAnswer(True, value) if low <= value <= high else JudgeAnswer.invalid(f"score {value:g} out of range")
+    value = float(found[1]) if found else math.nan
+    return value if 1.0 <= value <= 10.0 else None
 
 
-def parse_alpaca_eval(text: str) -> JudgeAnswer:
+def parse_alpaca_eval(text: str) -> Verdict:
     """Returns the soft preference in [1, 2], 2 where the second answer shown is better.
 
     The last line is `preference: x`, as an endpoint's log-probabilities give it (`preference_from_logprobs`); or the
@@ -62,7 +56,7 @@ def parse_alpaca_eval(text: str) -> JudgeAnswer:
     labels = {"m": 1.0, "M": 2.0}
     found = _PREFERENCE.fullmatch(_last_line(text))
     value = float(found[1]) if found else labels.get(_without_thought(text).strip(), math.nan)
-    return JudgeAnswer(True, value) if 1.0 <= value <= 2.0 else JudgeAnswer.invalid("no preference")
+    return value if 1.0 <= value <= 2.0 else None
 
 
 def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
@@ -85,19 +79,19 @@ def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
     return 2.0 - p_first
 
 
-def parse_pairwise(text: str) -> JudgeAnswer:
+def parse_pairwise(text: str) -> Verdict:
     """Returns the verdict of a last line `Better: A`, `Better: B` or `Better: N`. Source: PAR, Listing 1."""
     found = _BETTER.fullmatch(_last_line(text))
-    return JudgeAnswer(True, label=found[1]) if found else JudgeAnswer.invalid("the last line is no verdict")
+    return found[1] if found else None
 
 
-def parse_output_pair(text: str) -> JudgeAnswer:
+def parse_output_pair(text: str) -> Verdict:
     """Returns the verdict of a last line `Output (a)`, label A, or `Output (b)`, label B. Source: ALARM, Figure 6."""
     found = _OUTPUT.fullmatch(_last_line(text))
-    return JudgeAnswer(True, label=found[1].upper()) if found else JudgeAnswer.invalid("the last line is no verdict")
+    return found[1].upper() if found else None
 
 
-def parse_ranking(text: str) -> JudgeAnswer:
+def parse_ranking(text: str) -> Verdict:
     """Returns the verdict of a reply that is a list of `model_1` and `model_2` with ranks 1 or 2, in either order.
 
     The prompt announces that the answer will be executed; it is read as JSON instead. Label A: model_1 is better, B:
@@ -107,11 +101,11 @@ def parse_ranking(text: str) -> JudgeAnswer:
         rows = json.loads(_without_thought(text).replace("'", '"'))
         ranks = {row["model"]: row["rank"] for row in rows}
     except (ValueError, TypeError, KeyError, RecursionError):
-        return JudgeAnswer.invalid("not a list of models with ranks")
+        return None
     if len(rows) != 2 or ranks.keys() != {"model_1", "model_2"} or any(rank not in (1, 2) for rank in ranks.values()):
-        return JudgeAnswer.invalid("not one rank of 1 or 2 for each of two models")
+        return None
     first, second = ranks["model_1"], ranks["model_2"]
-    return JudgeAnswer(True, label="N" if first == second else "A" if first < second else "B")
+    return "N" if first == second else "A" if first < second else "B"
 
 
 def _without_thought(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.evaluation.judges.protocol import JudgeAnswer, JudgeRequest
+from rlhf_core.evaluation.judges.protocol import JudgeRequest, Verdict
 from rlhf_core.evaluation.judges.replies import (
     parse_alpaca_eval,
     parse_arena_hard,
@@ -35,7 +35,7 @@ class JudgePrompt:
         n_answers: how many answers a request carries.
         system: the system message for a language model.
         user: the user message, with the fields that `templates.yaml` explains.
-        parse: raw verdict text -> JudgeAnswer, strict.
+        parse: reads the verdict in a reply.
         max_tokens: length of the verdict asked for.
         temperature: sampling temperature of the protocol.
         label_tokens: tokens whose log-probabilities make a soft verdict, `(first, second)`, or None.
@@ -46,19 +46,19 @@ class JudgePrompt:
     n_answers: int
     system: str
     user: str
-    parse: Callable[[str], JudgeAnswer]
+    parse: Callable[[str], Verdict]
     max_tokens: int
     temperature: float = 0.0
     label_tokens: tuple[str, str] | None = None
     marks: tuple[str, ...] = ()
 
 
-def _read_elsewhere(text: str) -> JudgeAnswer:
-    """Returns a teacher's answer as valid unless it is empty; `rlhf_core.reasoning` reads its content."""
-    return JudgeAnswer(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
+def _read_elsewhere(text: str) -> Verdict:
+    """Returns no verdict: `rlhf_core.reasoning` reads the answers of teachers."""
+    return None
 
 
-_PARSERS: dict[str, Callable[[str], JudgeAnswer]] = {
+_PARSERS: dict[str, Callable[[str], Verdict]] = {
     "alpaca_eval": parse_alpaca_eval,
     "arena_hard": parse_arena_hard,
     "mt_bench": parse_mt_bench,

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from rlhf_core.evaluation.benchmark_scores import ARENA_SCORES, arena_win_rate
 from rlhf_core.evaluation.judges.games import Game
-from rlhf_core.evaluation.judges.protocol import JudgeAnswer
 from rlhf_core.evaluation.judges.replies import ARENA_LABELS, parse_arena_hard
 
 
@@ -72,7 +71,7 @@ def test_the_weighted_mean_is_the_bradley_terry_win_rate(labels):
 
 
 def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
-    empty = arena_win_rate([Game("1", "model", "arena_hard", JudgeAnswer.invalid("no"), "")])
+    empty = arena_win_rate([Game("1", "model", "arena_hard", None, "")])
     assert math.isnan(empty["win_rate"])
     assert empty["n_invalid"] == 1
     assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100

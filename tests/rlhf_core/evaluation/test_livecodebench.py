@@ -105,7 +105,7 @@ def test_a_row_that_cannot_be_asked_is_named(changes: dict[str, Any], message: s
     assert message in str(found.value)
 
 
-@pytest.mark.parametrize("column", livecodebench.LiveCodeQuestion.model_fields)
+@pytest.mark.parametrize("column", livecodebench.LiveQuestion.model_fields)
 def test_a_missing_column_is_named(column: str) -> None:
     found = row()
     del found[column]

@@ -12,7 +12,7 @@ from rlhf_core.evaluation.judges.games import (
     drawn_order,
     grade_answers,
     play_games,
-    win_rate_of_results,
+    win_rate_of_scores,
 )
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
 
@@ -41,7 +41,7 @@ def test_the_better_answer_wins_in_either_order():
     games = play_games(judge, pairs, "pairwise")
     assert [g.first for g in games] == ["baseline", "model"] * 2
     assert [g.score_for_model for g in games] == [1, 1, 0, 0]
-    assert [*combine_orders(games).values()] == ["win", "loss"]
+    assert [*combine_orders(games).values()] == [1.0, 0.0]
 
 
 def test_the_drawn_order_belongs_to_the_prompt_and_the_seed():
@@ -69,10 +69,10 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
     judge = FunctionJudge(lambda r: longer(r) if r.meta.get("attempt", 0) == 2 else "Both are fine.")
     games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=2)
     assert [request.meta.get("attempt", 0) for request in judge.asked] == [0, 0, 1, 1, 2, 2]
-    assert combine_orders(games) == {"x": "win"}
+    assert combine_orders(games) == {"x": 1.0}
     games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=1)
-    assert combine_orders(games) == {"x": "invalid"}
-    summary = win_rate_of_results(["invalid"])
+    assert math.isnan(combine_orders(games)["x"])
+    summary = win_rate_of_scores([math.nan])
     assert summary["n_invalid"] == 1
     assert math.isnan(summary["win_rate"]), "50 % would be invented"
 
@@ -80,7 +80,7 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
 def test_grades_are_parsed_one_by_one():
     judge = FunctionJudge(lambda r: f"Rating: [[{len(r.answers[0])}]]")
     games = grade_answers(judge, [JudgeRequest(text, "q", (text,), "mt_bench") for text in ("four", "")], retries=0)
-    assert [(g.verdict.valid, g.verdict.value) for g in games] == [(True, 4.0), (False, None)]
+    assert [g.verdict for g in games] == [4.0, None]
 
 
 def test_a_judge_that_miscounts_is_refused():
