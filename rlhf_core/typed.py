@@ -34,28 +34,28 @@ _UNREADABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
 @dataclass(frozen=True, eq=False)
-class Rule:
+class FieldRule:
     """A rule beside the type of an annotation: `check` returns a value, or raises what is wrong with it."""
 
     check: Callable[[Any], Any]
 
 
-def in_range(says: str, holds: Callable[[float], bool]) -> Rule:
+def in_range(says: str, holds: Callable[[float], bool]) -> FieldRule:
     """Returns the numbers for which a condition holds; `says` is the end of "it must be"."""
-    return Rule(lambda value: value if holds(value) else _raise(f"it must be {says}"))
+    return FieldRule(lambda value: value if holds(value) else _raise(f"it must be {says}"))
 
 
-def at_least(least: float) -> Rule:
+def at_least(least: float) -> FieldRule:
     """Returns the numbers from `least` on."""
     return in_range(f"at least {least:g}", lambda value: value >= least)
 
 
-def above(limit: float) -> Rule:
+def above(limit: float) -> FieldRule:
     """Returns the numbers above `limit`."""
     return in_range(f"above {limit:g}", lambda value: value > limit)
 
 
-def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Rule:
+def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> FieldRule:
     """Returns the numbers from `low` to `high`, without an end that is open."""
     if open_low and open_high:
         return in_range(f"between {low:g} and {high:g}, both excluded", lambda value: low < value < high)
@@ -66,22 +66,22 @@ def between(low: float, high: float, *, open_low: bool = False, open_high: bool 
     return in_range(f"from {low:g} to {high:g}", lambda value: low <= value <= high)
 
 
-def other_than(number: float) -> Rule:
+def other_than(number: float) -> FieldRule:
     """Returns all numbers but one."""
     return in_range(f"other than {number:g}", lambda value: value != number)
 
 
-def each_once(least: int = 1) -> Rule:
+def each_once(least: int = 1) -> FieldRule:
     """Returns the lists that name at least so many things, each once."""
     says = f"it must name at least {least}, each once"
-    return Rule(lambda value: value if least <= len(value) == len(set(value)) else _raise(says))
+    return FieldRule(lambda value: value if least <= len(value) == len(set(value)) else _raise(says))
 
 
 #: Seeds of random generators.
 Seed = Annotated[int, at_least(0)]
 
 
-def one_of(known: Collection[Any], says: str = "known:") -> Rule:
+def one_of(known: Collection[Any], says: str = "known:") -> FieldRule:
     """Returns the words of a table; a table of choices also takes `module:attribute`.
 
     Args:
@@ -99,10 +99,10 @@ def one_of(known: Collection[Any], says: str = "known:") -> Rule:
             problem = hint(value, known).removeprefix("; ").replace("known:", says, 1)
         return value if problem is None else _raise(problem)
 
-    return Rule(check)
+    return FieldRule(check)
 
 
-def accepted_by(function: Callable[[Any], Any]) -> Rule:
+def accepted_by(function: Callable[[Any], Any]) -> FieldRule:
     """Returns the values for which a function raises no RecipeError, such as specifications that can be built."""
 
     def check(value: Any) -> Any:
@@ -115,7 +115,7 @@ def accepted_by(function: Callable[[Any], Any]) -> Rule:
             _raise(str(error))
         return value
 
-    return Rule(check)
+    return FieldRule(check)
 
 
 class Checked:
@@ -242,7 +242,7 @@ def _schema(hint: Any) -> CoreSchema:
     if kind is Annotated:
         schema = _schema(inner[0])
         for one in inner[1:]:
-            if isinstance(one, Rule):
+            if isinstance(one, FieldRule):
                 schema = core.no_info_after_validator_function(one.check, schema)
         return schema
     if kind in (Union, UnionType):

@@ -48,8 +48,7 @@ class Hypothesis(Checked):
         than: the row that it is compared with; the study's `main` unless given.
         at: levels of dials that a cell must have, of each dial one or several; the mean over all such cells counts.
         over: a dial over which the difference is expected to grow (`above`) or to shrink (`below`): the number is the
-            slope of the difference over the dial's levels, in points per level, or by `weights`.
-        weights: of the levels of `over`, by name; they sum to 0.
+            slope of the difference over the dial's levels, in points per level.
         side: the side on which the number is expected to be of 0.
         collapse: the claim is that the losing row collapses; a win over a row that tuning found broken then counts.
         kl: one of the study's `kl_targets`; both rows' metric is then read where they have gone that many nats per
@@ -61,19 +60,11 @@ class Hypothesis(Checked):
     than: str | None = None
     at: Levels = field(default_factory=dict)
     over: str | None = None
-    weights: Mapping[str, float] | None = None
     side: Annotated[str, one_of(SIDES)] = "above"
     collapse: bool = False
     kl: float | None = None
 
     def _check_together(self) -> None:
-        if self.weights is not None and self.over is None:
-            raise RecipeError("'weights' are of the levels of a dial; name it by 'over'")
-        largest = max(map(abs, (self.weights or {"": 1.0}).values()), default=0.0)
-        if not 0 < largest < math.inf:
-            raise RecipeError(f"weights are {dict(self.weights or {})}; at least one is a finite number other than 0")
-        if self.weights is not None and abs(math.fsum(self.weights.values())) > 1e-9 * largest:
-            raise RecipeError(f"weights sum to {sum(self.weights.values()):g}; the weights of a contrast sum to 0")
         if self.over is not None and self.over in self.at:
             raise RecipeError(f"'at' fixes dial '{self.over}', over which the hypothesis is")
 
@@ -227,21 +218,8 @@ class StudySpec(Checked):
             raise RecipeError(f"{where}.kl is {hypothesis.kl:g}; it must be one of the study's kl_targets ({known})")
         if hypothesis.over is not None:
             _named(f"{where}.over", hypothesis.over, self.dials)
-            for level in hypothesis.weights or {}:
-                _named(f"{where}.weights", level, self.dials[hypothesis.over])
-        missing = {*(hypothesis.weights or {})} - {*self._levels_of(hypothesis)}
-        if missing:
-            raise RecipeError(
-                f"{where}.weights has level '{min(missing)}', in which '{hypothesis.row}' and "
-                f"'{hypothesis.than or self.main}' are not both trained"
-            )
         if not self.weighted_cells(hypothesis):
             raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
-
-    def _levels_of(self, hypothesis: Hypothesis) -> set[str]:
-        """Returns the levels of a hypothesis' dial in whose cells both its rows are trained."""
-        rows, dial = {hypothesis.row, hypothesis.than or self.main}, hypothesis.over or ""
-        return {cell[dial] for cell in self.cells.values() if dial in cell and rows <= {*self.rows_of(cell)}}
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:
@@ -261,8 +239,8 @@ class StudySpec(Checked):
     def weighted_cells(self, hypothesis: Hypothesis) -> dict[str, float]:
         """Returns the weight of the rows' difference in each cell that a hypothesis counts, by the cell's name.
 
-        Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ..., or the stated ones; the
-        other dials are averaged over.
+        Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ...; the other dials are
+        averaged over.
         """
         rows = {hypothesis.row, hypothesis.than or self.main}
         counted = {n: c for n, c in self.cells.items() if _within(c, hypothesis.at) and rows <= {*self.rows_of(c)}}
@@ -272,7 +250,7 @@ class StudySpec(Checked):
         present = [level for level in self.dials[dial] if any(c[dial] == level for c in counted.values())]
         if len(present) < 2:
             return {}
-        weights = hypothesis.weights or _slope(present)
+        weights = _slope(present)
         counts = {level: sum(c[dial] == level for c in counted.values()) for level in present}
         return {n: weights.get(c[dial], 0.0) / counts[c[dial]] for n, c in counted.items()}
 

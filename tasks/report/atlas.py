@@ -68,8 +68,7 @@ class AtlasStudy:
     @property
     def claim(self) -> PaperClaim | None:
         """Returns the claim of a paper's file that it names; None where it names none or is refused."""
-        claim = None if self.state is None else self.state.spec.claim
-        return claim if claim is not None and claim.id is not None else None
+        return None if self.state is None else self.state.spec.claim
 
     @property
     def says(self) -> StudiedClaim | None:
@@ -139,7 +138,7 @@ def asked_claims(studies: Sequence[AtlasStudy]) -> list[AskedClaim]:
     named: dict[tuple[str, str], list[AtlasStudy]] = {}
     for study in studies:
         if (claim := study.claim) is not None:
-            named.setdefault((claim.paper, str(claim.id)), []).append(study)
+            named.setdefault((claim.paper, claim.id), []).append(study)
     order = [(paper, claim) for paper in PAPERS for claim in stated_claims(paper)]
     return [AskedClaim(*key, tuple(named[key])) for key in order if key in named]
 
@@ -168,7 +167,7 @@ def measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
     row, other = compared(spec, hypothesis)
     parts = [f"{row} − {other}"]
     if hypothesis.over is not None:
-        parts.append(f"{'contrast over' if hypothesis.weights else 'per level of'} {hypothesis.over}")
+        parts.append(f"per level of {hypothesis.over}")
     parts += [f"{dial} {level}" for dial, level in _levels(hypothesis, " and ").items()]
     return ", ".join(parts) + ("" if hypothesis.kl is None else f", at {hypothesis.kl:g} nats")
 
@@ -192,9 +191,6 @@ def sentence(spec: StudySpec, finding: StudyFinding) -> str:
     size = f"{amount(spec, abs(effect.estimate), sign=False)} {unit(spec)}"
     if hypothesis.over is None:
         text = f"{row} is {size} {'above' if effect.estimate >= 0 else 'below'} {other}"
-    elif hypothesis.weights:
-        contrast = f"the contrast of {row} − {other} over {hypothesis.over}"
-        text = f"{contrast} is {amount(spec, effect.estimate)} {unit(spec)}"
     else:
         grows = "grows" if effect.estimate >= 0 else "shrinks"
         text = f"the lead of {row} over {other} {grows} by {size} for each level of {hypothesis.over}"

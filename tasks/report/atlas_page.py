@@ -107,7 +107,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
         panels.append(_panel("All hypotheses", spec, found))
     expected = "claimed" if _tests_claim(spec, study.primary.name) else "expected"
     rises = {"above": "rising over the levels", "below": "falling over the levels"}
-    side = hypothesis.side if hypothesis.over is None or hypothesis.weights else rises[hypothesis.side]
+    side = hypothesis.side if hypothesis.over is None else rises[hypothesis.side]
     caption = (
         f"Means over {spec.worlds} worlds with 95 % intervals of one hypothesis alone; {expected} of the first: {side}."
     )

@@ -110,18 +110,6 @@ HYPOTHESIS = STUDY["hypotheses"]["grows"]
         ({"hypotheses": {"a": {**HYPOTHESIS, "at": {"truth": ["sum", "sum"]}}}}, "several different ones"),
         ({"hypotheses": {"a": {**HYPOTHESIS, "kl": 2}}}, "kl is 2; it must be one of the study's kl_targets (empty)"),
         ({"hypotheses": {"a": {**HYPOTHESIS, "kl": 3}}, "kl_targets": [2, 4]}, "one of the study's kl_targets (2, 4)"),
-        ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 1.0, "long": 1.0}}}}, "sum to 0"),
-        ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 0.0, "long": 9e-10}}}}, "sum to 0"),
-        ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 0.0, "long": 0.0}}}}, "other than 0"),
-        (
-            {
-                "rows": {**STUDY["rows"], "gold": {"like": "segment/segment", "only": {"length": ["short", "middle"]}}},
-                "hypotheses": {
-                    "a": {**HYPOTHESIS, "row": "gold", "weights": {"short": 0.0, "middle": 1.0, "long": -1.0}}
-                },
-            },
-            "has level 'long', in which 'gold' and 'bandit' are not both trained",
-        ),
         (
             {
                 "dials": {"a": {"x": {}, "x-y": {}}, "b": {"y-z": {}, "z": {}}},
