@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.models.folders import is_hub_classifier
@@ -19,6 +21,23 @@ from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
 from tasks.params.settings import DEFAULT_SCALE
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _once(method: Callable[P, T]) -> Callable[P, T]:
+    """Makes a stage of an entry and a seed once; many rows read it."""
+
+    @wraps(method)
+    def made(*given: P.args, **options: P.kwargs) -> T:
+        scale, entry, seed = cast("tuple[Scale, Any, int]", given[:3])
+        key = (method.__name__, getattr(entry, "path", entry), seed)
+        if key not in scale._made:
+            scale._made[key] = method(*given, **options)
+        return cast(T, scale._made[key])
+
+    return made
+
 
 class Scale:
     """The stages behind a row at one scale.
@@ -32,6 +51,7 @@ class Scale:
         self.results = f"results/{name}"
         self._entries: dict[str, dict[str, Address]] = {}
         self._items: dict[str, Item] = {}
+        self._made: dict[tuple[str, str, int], Any] = {}
         self.asked: set[str] = set()
 
     def _of(self, kind: str) -> dict[str, Address]:
@@ -100,6 +120,7 @@ class Scale:
 
     # --- what rows share ---------------------------------------------------------------------------------------------
 
+    @_once
     def backbone(self, name: str, seed: int, where: str) -> Item:
         """Returns the SFT model of a backbone, which the entry at `where` names."""
         at = self._chosen("backbones", name, "backbone", where)
@@ -138,6 +159,7 @@ class Scale:
 
     # --- reward models -----------------------------------------------------------------------------------------------
 
+    @_once
     def reward_model(self, spec: ModelSpec, seed: int) -> Item | str:
         """Returns a reward model, a user's own by its folder."""
         if spec.given is not None:
@@ -150,12 +172,14 @@ class Scale:
             "reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=settings, **made, **averaged, seed=seed
         )
 
+    @_once
     def normaliser(self, spec: ModelSpec, seed: int) -> Item:
         """Returns the normalisers of a reward model."""
         made, model = self._material(spec, seed), self.reward_model(spec, seed)
         scale = self.stage_settings("normaliser")
         return self._item("normaliser", spec.name, seed, spec.paper, scale=scale, **made, reward_model=model)
 
+    @_once
     def references(self, spec: ModelSpec, seed: int) -> Item:
         """Returns the SFT model's reference responses scored by a reward model."""
         sft, scale = self.backbone(spec.backbone, seed, spec.path), self.stage_settings("references")
@@ -170,6 +194,7 @@ class Scale:
     def _data_of(self, spec: TypedEntry, seed: int) -> Item:
         return self.backbone(spec.backbone, seed, spec.path).item("data")
 
+    @_once
     def _material(self, spec: ModelSpec, seed: int) -> dict[str, Input]:
         """Returns what a reward model learns from and what its segments are cut by."""
         sft = self.backbone(spec.backbone, seed, spec.path)
@@ -221,6 +246,7 @@ class Scale:
         named = enumerate(spec.spec.aspects)
         return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
 
+    @_once
     def selection(self, spec: SelectionSpec, seed: int) -> Item:
         """Returns a selection of aspects."""
         sft, files = self.backbone(spec.backbone, seed, spec.path), self.aspects(spec)

@@ -8,7 +8,7 @@
 
 A study counts for a claim of `rlhf_core/published/claims/` only by hypotheses that it names. Their rows are those of
 the claim's paper. Where they are not just the comparisons that the claims file lists, `differs` says so beside the
-count. A sentence of the study's own, `says` and `source` without `id`, counts for nothing.
+count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from rlhf_core.typed import Checked, one_of
+from rlhf_core.typed import Checked, each_once, one_of
 
 #: Fields of a study's row with which it is still the paper's row: tuning sets the optimiser's.
 OWN_FIELDS = ("like", "only", "optimiser")
@@ -36,44 +36,25 @@ class PaperClaim(Checked):
 
     Args:
         paper: its short name.
-        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`, whose words are then the claim's.
+        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`, whose words are the claim's.
         tested_by: hypotheses that test the claim; it holds if all of them do.
         differs: a sentence on what is tested otherwise than the claims file says.
-        says, source: of a sentence without an id; no study of one is counted.
     """
 
     paper: Annotated[str, one_of(PAPERS)]
-    id: str | None = None
-    tested_by: tuple[str, ...] = ()
+    id: str
+    tested_by: Annotated[tuple[str, ...], each_once()]
     differs: str | None = None
-    says: str | None = None
-    source: str | None = None
 
     def _check_together(self) -> None:
-        if self.id is None:
-            if self.says is None or self.source is None:
-                raise RecipeError("claim has no 'id'; name one of the paper's claims, or set 'says' and 'source'")
-            if self.tested_by or self.differs is not None:
-                raise RecipeError("claim has 'tested_by' or 'differs' without 'id'; only a claim with an id is tested")
-            return
         if self.id not in (known := stated_claims(self.paper)):
             near = hint(self.id, known, more=3)
             raise RecipeError(f"id is '{self.id}', which is not a claim of claims/{self.paper}.yaml{near}")
-        if self.says is not None or self.source is not None:
-            raise RecipeError(
-                f"claim has an 'id' and own words; delete 'says' and 'source', which claim '{self.id}' has"
-            )
-        if not self.tested_by or len(set(self.tested_by)) < len(self.tested_by):
-            raise RecipeError(
-                f"tested_by is {list(self.tested_by)}; name the hypotheses that test the claim, each once"
-            )
 
     @property
     def stated(self) -> StatedClaim:
-        """Returns the sentence with its source: the claims file's, or the study's own."""
-        return (
-            StatedClaim(self.says or "", self.source or "") if self.id is None else stated_claims(self.paper)[self.id]
-        )
+        """Returns the sentence of the claims file with its source."""
+        return stated_claims(self.paper)[self.id]
 
 
 def check_claim(claim: PaperClaim, spec: Study) -> None:
@@ -99,7 +80,7 @@ def check_claim(claim: PaperClaim, spec: Study) -> None:
         same_rows = [one for one in stated.pairs if {one.first, one.second} == {pair.first, pair.second}]
         if same_rows and not any((one.first, one.relation) == (pair.first, pair.relation) for one in same_rows):
             raise RecipeError(f"{where} expects {pair}; claim '{claim.id}' has {min(map(str, same_rows))}")
-    if claim.id is None or claim.differs is not None:
+    if claim.differs is not None:
         return
     as_stated = tested_as_stated(claim, spec)
     if stated.others or as_stated != stated.pairs or len(as_stated) < len(claim.tested_by):

@@ -68,8 +68,7 @@ class AtlasStudy:
     @property
     def claim(self) -> PaperClaim | None:
         """Returns the claim of a paper's file that it names; None where it names none or is refused."""
-        claim = None if self.state is None else self.state.spec.claim
-        return claim if claim is not None and claim.id is not None else None
+        return None if self.state is None else self.state.spec.claim
 
     @property
     def says(self) -> StudiedClaim | None:
@@ -139,7 +138,7 @@ def asked_claims(studies: Sequence[AtlasStudy]) -> list[AskedClaim]:
     named: dict[tuple[str, str], list[AtlasStudy]] = {}
     for study in studies:
         if (claim := study.claim) is not None:
-            named.setdefault((claim.paper, str(claim.id)), []).append(study)
+            named.setdefault((claim.paper, claim.id), []).append(study)
     order = [(paper, claim) for paper in PAPERS for claim in stated_claims(paper)]
     return [AskedClaim(*key, tuple(named[key])) for key in order if key in named]
 

@@ -272,7 +272,7 @@ class StudiedClaim:
 def studied_claim(state: StudyState) -> StudiedClaim | None:
     """Returns what a study says of its claim; None without a claim that has an id, and before the last world."""
     claim = state.spec.claim
-    if claim is None or claim.id is None or not state.findings:
+    if claim is None or not state.findings:
         return None
     tests = [finding for finding in state.findings if finding.name in claim.tested_by]
     holds = [finding.p_on(finding.hypothesis.side) for finding in tests]

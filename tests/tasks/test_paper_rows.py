@@ -15,12 +15,9 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
-from tasks.graph.items import Item
-from tasks.graph.matrix import build
-from tasks.graph.rows import RowSpec, load_rows, paper_folder, papers, raw_row, read_rows, row_addresses
+from tasks.graph.rows import RowSpec, load_rows, read_rows
 from tasks.graph.scale import Scale
-from tasks.params.backbone import BackboneSpec
-from tasks.params.pages import Address, entries, read_settings
+from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.policy_run.reward import RewardInputs, build_reward
@@ -53,20 +50,6 @@ def test_headline_rows_have_enough_updates_over_enough_iterations(paper: str) ->
         if recipe.optimiser["kind"] != "online_dpo":  # a row beyond the paper's tables
             assert updates >= LEAST["updates"], f"{name}: {updates} updates"
             assert iterations >= LEAST["iterations"], f"{name}: {iterations} iterations"
-
-
-def test_every_row_reads_the_segments_that_its_normaliser_is_fitted_to() -> None:
-    checked = 0
-    for own in papers(ROOT):
-        for at in row_addresses(ROOT, own).values():
-            row = read_settings(at.under(ROOT))
-            for part in row.get("components") or [row]:
-                if part.get("normaliser") in FITTED:
-                    paper, _, name = str(part["reward_model"]).rpartition("/")
-                    model = entries(ROOT, paper_folder(paper or own), "reward_models")[name]
-                    assert part["readout"]["segmenter"] == read_settings(model.under(ROOT))["segmenter"], at
-                    checked += 1
-    assert checked >= 19
 
 
 NGRAM, BANDIT, TOKEN = {"kind": "ngram", "n": 5}, {"kind": "bandit"}, {"kind": "token"}
@@ -133,33 +116,6 @@ def test_every_printed_result_of_rlmec_has_a_row() -> None:
     assert {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"} == set(ROWS)
     empty = [m.condition for m in mapped if m.recipe is None]
     assert all(name.startswith("+ FIGA") and name.endswith("math") for name in empty)
-
-
-def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() -> None:
-    paper = build(ROOT)
-    found: dict[str, Item] = {}
-    for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
-        found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
-    mapped = row_map.mapped_rows(printed_tables.table("rlmec/3"))
-    others = [m for m in mapped if m.published.condition in ("LLaMA 2", "Vicuna", "WizardLM")]
-    assert len(others) == 12
-    for each in others:
-        assert each.recipe is not None
-        item = found[each.recipe.name]
-        spec = typed(BackboneSpec, read_settings(Address(str(item.arguments["spec"])).under(ROOT)), each.recipe.name)
-        assert spec.training is None
-        assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
-        assert spec.data == ("questions" if each.part == "qa" else "mathematics")
-        assert not TESTBED.has(raw_row(ROOT, "rlmec", each.recipe.name))
-
-
-def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None:
-    items = TESTBED.row(ROWS["math-rlmec-grm-13b"], 0)
-    model = next(item for item in items if item.module == "generative_reward_model")
-    assert "rlmec-math-13b" in str(model.arguments["sft"])
-    assert str(model.arguments["samples"]).endswith("samples/rlmec-math/0/result")
-    own = next(item for item in TESTBED.row(ROWS["math-13b-rlmec"], 0) if item.module == "generative_reward_model")
-    assert own.out != model.out
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.cli import main as dvc
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
@@ -122,22 +121,6 @@ def test_a_seed_without_stages_is_refused_before_any_file_is_written(
     assert {path: path.stat().st_mtime_ns for path in root.rglob("dvc.yaml")} == before
 
 
-def test_headline_rows_are_looked_for_in_their_own_file(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    settings = read_settings(root / "params.yaml")
-    write_yaml(root / "params.yaml", {"demo_all": settings["demo"], "suite": settings["suite"]})
-    headline = ["dvc.yaml", "pipelines/testbed/demo-all/dvc.yaml"]
-    assert pipelines.asked_files(root, "segment") == headline
-    assert pipelines.asked_files(root, "segment", rows=["bandit"], seeds=[1]) == headline
-    assert pipelines.asked_files(root, DEMO_ALL, scale="testbed", full=False) == headline
-    assert pipelines.asked_papers(root, DEMO_ALL, scale="testbed", full=False) == ("segment",)
-    whole = [f"pipelines/testbed/{name}/dvc.yaml" for name in ("shared", "demo-all", "segment")]
-    assert pipelines.asked_files(root, "segment", rows=["dpo"]) == ["dvc.yaml", *whole]
-    assert set(whole) <= set(pipelines.asked_files(root, SUITE, full=True))
-    with pytest.raises(RecipeError, match="demo-all is the headline rows at scale testbed"):
-        pipelines.asked_papers(root, DEMO_ALL, scale="testbed", full=True)
-
-
 def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_repository.create(tmp_path)
     first = pipelines.asked_files(root, SUITE, full=True)
@@ -229,29 +212,6 @@ def test_the_plan_follows_what_a_finished_tree_still_has(finished_copy: Path) ->
     assert set(states(root).values()) == {"restore"}, "from DVC's run cache"
     shutil.rmtree(root / ".dvc/cache")
     assert set(states(root).values()) == {"run"}
-
-
-def test_stages_with_the_same_settings_are_each_compared_with_their_own_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meta = {"module": "prepare", "owner": "x", "name": "x"}
-    stages = {
-        name: {"cmd": f"echo > {name}.txt", "params": ["rate"], "outs": [f"{name}.txt"], "meta": meta}
-        for name in ("first", "second")
-    }
-    write_yaml(tmp_path / "dvc.yaml", {"stages": stages})
-    write_yaml(tmp_path / "params.yaml", {"rate": 1})
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "true")
-    assert dvc(["init", "-q", "--no-scm"]) == 0
-    assert dvc(["repro", "-q"]) == 0
-    write_yaml(tmp_path / "params.yaml", {"rate": 2})
-    assert dvc(["repro", "-q", "second"]) == 0
-    found = read_state(tmp_path, ["dvc.yaml"])
-    assert {name: stage.state for name, stage in found.items()} == {"first": "run", "second": "current"}
-    assert found["first"].reasons == ("input params.yaml:rate modified",)
-    write_yaml(tmp_path / "params.yaml", {"rate": 1})
-    assert states(tmp_path) == {"first": "current", "second": "restore"}, "DVC's cache has both runs"
 
 
 @pytest.mark.platform

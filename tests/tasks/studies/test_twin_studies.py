@@ -64,7 +64,7 @@ def test_twins_share_data_and_sft_model_and_nothing_that_is_trained_on_them(tmp_
         ({"worlds": 51}, "worlds is 51; a study of twins has at most 50"),
         ({"main": "second", "hypotheses": {"a": {"says": "b", "row": "first"}}}, "rows.second is the main row"),
         ({"rows": {**STUDY["rows"], "second": {"like": "a/b", "twin": "yes"}}}, r"rows.second.twin is 'yes'; it must"),
-        ({"claim": {"paper": "segment", "says": "a", "source": "b"}}, "it has no 'claim'"),
+        ({"claim": {"paper": "segment", "id": "best", "tested_by": ["a"]}}, "it has no 'claim'"),
         ({"rows": {**STUDY["rows"], "second": {"like": "segment/token", "twin": True}}}, "a row with its twin"),
         ({"reward_models": {**STUDY["reward_models"], "second": {"like": "segment/token"}}}, "a row with its twin"),
         ({"rows": {**STUDY["rows"], "third": {"like": "segment/token"}},
