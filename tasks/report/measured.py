@@ -223,7 +223,7 @@ class _TableMaker:
         played = self.matches.played(first, other, match.by)
         if match.by == "judge":
             cell.unparsable, cell.one_sided = (
-                sum(getattr(one, name) for one in played.values()) for name in ("unparsable", "one_sided")
+                sum(len(getattr(one, name)) for one in played.values()) for name in ("unparsable", "one_sided")
             )
         if match.kind == "wins":
             if rates := self.matches.win_rates(first, other, match.by):
