@@ -49,7 +49,7 @@ from tasks.dvc.stage_results import StageResults
 from tasks.dvc.stale import read_state
 from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
 from tasks.graph.times import RunTimes, expected_seconds, seconds_to_end, stage_time
-from tasks.report.result_words import result_in_words
+from tasks.report.outputs import result_in_words
 from tasks.running import machine
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler

@@ -9,7 +9,7 @@ gives the number where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from rlhf_core.errors import RecipeError, nearest
+from rlhf_core.errors import RecipeError, hint
 
 FOLDER = Path(__file__).parent
 PAPERS = ("segment", "sentence", "alarm", "rlmec", "par")
@@ -118,16 +118,6 @@ class Paper:
 P = TypeVar("P", Table, Figure)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns '; did you mean ...?' with the nearest known name, else the list of known names."""
-    names = list(dict.fromkeys(known))
-    lowered = {other.lower(): other for other in names}
-    near = nearest(name.lower(), lowered, cutoff=0.5)
-    if near:
-        return f"; did you mean '{lowered[near[0]]}'?"
-    return f"; known: {', '.join(names)}" if names else ""
-
-
 def _printed(value: Any) -> Printed:
     if isinstance(value, Mapping):
         return Printed(str(value["mean"]), str(value["se"]))
@@ -167,7 +157,7 @@ def paper(key: str) -> Paper:
     """
     name = key.strip().lower()
     if name not in PAPERS:
-        raise RecipeError(f"unknown paper '{key}'{suggestion(name, PAPERS)}")
+        raise RecipeError(f"unknown paper '{key}'{hint(name, PAPERS)}")
     raw = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     tables, figures = (_table(name, each) for each in raw["tables"]), (_figure(each) for each in raw["figures"])
     return Paper(name, raw["title"], tuple(tables), tuple(figures), raw)
@@ -179,8 +169,7 @@ def table(name: str) -> Table:
     Raises:
         RecipeError: an unknown paper or table, with the nearest known one.
     """
-    owner, wanted = _named(name, "table")
-    return _by_id(owner, owner.tables, wanted)
+    return _by_name(name, "Table", lambda owner: owner.tables)
 
 
 def figure(name: str) -> Figure:
@@ -189,21 +178,15 @@ def figure(name: str) -> Figure:
     Raises:
         RecipeError: an unknown paper or figure, with the nearest known one.
     """
-    owner, wanted = _named(name, "figure")
-    return _by_id(owner, owner.figures, wanted)
+    return _by_name(name, "Figure", lambda owner: owner.figures)
 
 
-def _named(name: str, kind: str) -> tuple[Paper, str]:
-    paper_key, slash, rest = name.partition("/")
-    if not slash or not rest.strip():
-        raise RecipeError(f"'{name}' does not name a {kind}: write <paper>/<number>, such as 'segment/1'")
-    number = rest.strip().lower().removeprefix(kind).strip()
-    return paper(paper_key), f"{kind.capitalize()} {number}"
-
-
-def _by_id(owner: Paper, printed: Sequence[P], wanted: str) -> P:
-    found = next((each for each in printed if each.id == wanted), None)
-    if found is None:
-        hint = suggestion(wanted, (each.id for each in printed))
-        raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")
-    return found
+def _by_name(name: str, kind: str, printed: Callable[[Paper], Sequence[P]]) -> P:
+    paper_key, _, rest = name.partition("/")
+    if not rest.strip():
+        raise RecipeError(f"'{name}' does not name a {kind.lower()}: write <paper>/<number>, such as 'segment/1'")
+    owner, wanted = paper(paper_key), f"{kind} {rest.strip().lower().removeprefix(kind.lower()).strip()}"
+    known = {each.id: each for each in printed(owner)}
+    if wanted not in known:
+        raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint(wanted, known)}")
+    return known[wanted]

@@ -13,7 +13,6 @@ from tasks.report.page import Bullets, Passage, Passages, Picture, ReportPage, S
 from tasks.report.paper_tables import PERCENT_RANGE, cannot_decide
 from tasks.report.rows_compared import (
     FIRST_CHOICES,
-    ComparedRow,
     RowRuns,
     RowsCompared,
     SamePrompt,
@@ -39,7 +38,7 @@ PROMPTS = 4
 WIDE_INTERVAL = 20
 
 
-def _difference_text(row: ComparedRow) -> str:
+def _difference_text(row: RowRuns) -> str:
     """Returns a row's difference to the first with its 95 % interval, which one world has not."""
     if row.difference is None:
         return ""
@@ -72,24 +71,24 @@ def compared_table(found: RowsCompared, *, titles: bool = True, most: int | None
     filled = [place for place in range(len(headings)) if place == 0 or any(cells[place] for cells in lines)]
     rows = [
         TableRow(
-            row.row.title if titles else row.row.name,
+            row.title if titles else row.name,
             tuple(TableCell(cells[place]) for place in filled),
-            (row.row.address,),
-            main=row.row is found.first,
+            (row.address,),
+            main=row is found.first,
         )
         for row, cells in zip(found.rows, lines, strict=False)
     ]
     return ShownTable(tuple(TableColumn(headings[place]) for place in filled), tuple(rows))
 
 
-def _cells(row: ComparedRow, metric: str) -> list[str]:
-    worlds, alarms = len(row.row.runs), len(row.row.alarms)
-    watched = alarms or row.row.mean("hacking_alarms") is not None
+def _cells(row: RowRuns, metric: str) -> list[str]:
+    worlds, alarms = len(row.runs), len(row.alarms)
+    watched = alarms or row.mean("hacking_alarms") is not None
     return [
-        _mean_text(row.row, metric, spread=True),
+        _mean_text(row, metric, spread=True),
         _difference_text(row),
-        _mean_text(row.row, "kl"),
-        _mean_text(row.row, "alpaca_tokens", 0),
+        _mean_text(row, "kl"),
+        _mean_text(row, "alpaca_tokens", 0),
         str(worlds),
         (f"{alarms} of {worlds}" if alarms else "none") if watched else "",
     ]
@@ -100,7 +99,7 @@ def meanings(found: RowsCompared) -> list[str]:
     return [_meaning(row, found.metric) for row in found.rows if row.difference is not None]
 
 
-def _meaning(row: ComparedRow, metric: str) -> str:
+def _meaning(row: RowRuns, metric: str) -> str:
     assert row.difference is not None
     effect = row.difference.effect
     interval, side = effect.interval(), "above" if effect.estimate > 0 else "below"
@@ -113,12 +112,12 @@ def _meaning(row: ComparedRow, metric: str) -> str:
         text = "undecided" if sees is None else f"undecided: these worlds see differences above {sees:.1f}"
         if metric in FIRST_CHOICES and sees is not None and sees >= PERCENT_RANGE:
             text = f"undecided: {cannot_decide(effect.worlds)}"
-    alarm = "; its alarm rang, read its answers first" if row.row.alarms else ""
-    return f"{row.row.title}: {text}{alarm}."
+    alarm = "; its alarm rang, read its answers first" if row.alarms else ""
+    return f"{row.title}: {text}{alarm}."
 
 
 def _alarm_lines(found: RowsCompared) -> list[str]:
-    alarms = [(row.row.address, seed, text) for row in found.rows for seed, text in row.row.alarms.items()]
+    alarms = [(row.address, seed, text) for row in found.rows for seed, text in row.alarms.items()]
     return [f"Hacking alarm of {address} at seed {seed}: {text}" for address, seed, text in alarms]
 
 
@@ -135,7 +134,7 @@ def print_rows(
     found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
     console = Console(highlight=False, markup=False)
     print_tables(console, compared_table(found))
-    if any(len(row.row.runs) > 1 for row in found.rows):
+    if any(len(row.runs) > 1 for row in found.rows):
         console.print("± is a standard error, [..] a 95 % interval, both over worlds.", style="dim")
     for line in _alarm_lines(found):
         console.print(line, style="red")
@@ -152,9 +151,7 @@ def curves(found: RowsCompared, key: str = "compared") -> Picture | None:
         lines = [
             series
             for number, row in enumerate(found.rows)
-            for series in curve_series(
-                row.row.title, curve(row.row.runs, metric, file=file, with_end=rates), colour=number
-            )
+            for series in curve_series(row.title, curve(row.runs, metric, file=file, with_end=rates), colour=number)
         ]
         if rates and lines:
             steps = [step for series in lines for step in series.x]
@@ -199,7 +196,7 @@ def _passage(title: str, answer: Mapping[str, Any], scale: float) -> Passage:
 
 def comparison_page(found: RowsCompared) -> ReportPage:
     """Returns the page of some rows: numbers, curves, the same prompts answered by each, what each reward pays for."""
-    rows = [row.row for row in found.rows]
+    rows = found.rows
     drawn = Text(
         "Drawn evenly over how far apart the answers' true rewards are, where they are known, from the first world "
         "that all rows have."

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.evaluation.pairwise import (
@@ -98,25 +98,14 @@ def match_of(metric: str) -> Match | None:
     return Match(kind, EVALUATORS.get(by, by), other or None) if kind in KINDS else None
 
 
-@dataclass(frozen=True)
-class Results:
-    """Results of a row's games over another row at a seed.
+def _record(tally: Tally) -> Record:
+    return record_of((score > 0.5) - (score < 0.5) for score in tally.scores.values())
 
-    Attributes:
-        signs: 1, 0 or -1 by prompt.
-        unparsable, one_sided: how many prompts have no verdict, and how many have one in one order only.
-    """
 
-    signs: Mapping[str, int]
-    unparsable: int = 0
-    one_sided: int = 0
-
-    @property
-    def decided(self) -> bool:
-        """Returns whether the judge gave enough valid verdicts and decided a game; ties are an answer where every
-        verdict is valid."""
-        lost = self.unparsable + self.one_sided
-        return not lost or (any(self.signs.values()) and too_few_valid(len(self.signs), len(self.signs) + lost) is None)
+def is_decided(tally: Tally) -> bool:
+    """Returns whether enough verdicts are valid and a game is decided; where all are valid, ties are an answer."""
+    lost, valid = len(tally.unparsable) + len(tally.one_sided), len(tally.scores)
+    return not lost or (tally.wins + tally.losses > 0 and too_few_valid(valid, valid + lost) is None)
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,7 @@ class Matches:
     tree: ResultTree
     tasks: Mapping[str, str | None]
 
-    def played(self, own: str, other: str, by: str) -> dict[int, Results]:
+    def played(self, own: str, other: str, by: str) -> dict[int, Tally]:
         """Returns the results of a row over another by seed; empty where one was not run or has no such score."""
         sides = [self.outputs.get(name, {}) for name in (own, other)]
         if not all(any(_can_compare(out, by) for out in side.values()) for side in sides):
@@ -141,28 +130,22 @@ class Matches:
         seeds = [seed for seed, out in sorted(sides[0].items()) if out.scores and seed in sides[1]]
         return {seed: self._results(own, other, by, seed) for seed in seeds if sides[1][seed].scores}
 
-    def _results(self, own: str, other: str, by: str, seed: int) -> Results:
+    def _results(self, own: str, other: str, by: str, seed: int) -> Tally:
         """Returns the results at a seed; each pair of rows plays once."""
         first, second = (self.outputs[name][seed] for name in sorted((own, other)))
 
-        def play() -> Results:
-            return self._judged(first, second) if by == "judge" else Results(_scored(first, second, by))
+        def play() -> Tally | None:
+            if by == "judge":
+                return judged(self.tree, first, second, PROTOCOLS["alarm"])
+            return _scored(first, second, by)
 
-        found: Results = self.tree.once(("match", first.path, second.path, by), play)
-        turn = 1 if own <= other else -1
-        return Results({p: turn * sign for p, sign in found.signs.items()}, found.unparsable, found.one_sided)
-
-    def _judged(self, own: StageOutput, other: StageOutput) -> Results:
-        tally = judged(self.tree, own, other, PROTOCOLS["alarm"])
-        if tally is None:
-            return Results({})
-        signs = {prompt: (score > 0.5) - (score < 0.5) for prompt, score in tally.scores.items()}
-        return Results(signs, len(tally.unparsable), len(tally.one_sided))
+        found: Tally = self.tree.once(("match", first.path, second.path, by), play) or Tally({})
+        return found if own <= other else replace(found, scores={p: 1 - score for p, score in found.scores.items()})
 
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
         """Returns the win rate in percent by seed, of the seeds whose games are decided: 50 % would be invented."""
-        decided = {seed: results for seed, results in self.played(own, other, by).items() if results.decided}
-        rates = {seed: record_of(results.signs.values()).win_rate for seed, results in decided.items()}
+        played = self.played(own, other, by).items()
+        rates = {seed: _record(tally).win_rate for seed, tally in played if is_decided(tally)}
         return {seed: rate for seed, rate in rates.items() if rate is not None}
 
     def measured(self, own: str, match: Match) -> dict[int, float]:
@@ -178,9 +161,8 @@ class Matches:
         """Returns the test of the main row against another; None where one of them was not run or has no such score."""
         played = self.played(main, other, match.by)
         if match.kind == "win-test":
-            records = (record_of(one.signs.values()) for one in played.values() if one.decided)
-            record = sum(records, Record())
-            return None if record.win_rate is None else outcome_of_wins(record)
+            total = sum(map(_record, filter(is_decided, played.values())), Record())
+            return None if total.win_rate is None else outcome_of_wins(total)
         pairs = [
             (float(first[prompt][match.by]), float(second[prompt][match.by]))
             for seed in played
@@ -204,10 +186,10 @@ def _higher(output: StageOutput, by: str) -> bool:
     return by not in output.judge_settings.get("lower_is_better", [])
 
 
-def _scored(own: StageOutput, other: StageOutput, by: str) -> dict[str, int]:
+def _scored(own: StageOutput, other: StageOutput, by: str) -> Tally:
     """Returns results by score; the same answer is a tie, also where its batch gave it another last digit."""
     first, second = ({p: float(row[by]) for p, row in side.scores.items()} for side in (own, other))
     answers, others = _answers_by_prompt(own), _answers_by_prompt(other)
     same = {p for p in answers.keys() & others.keys() if answers[p]["response"] == others[p]["response"]}
     results = compared(first, second, higher_is_better=_higher(own, by))
-    return {p: 0 if p in same else result for p, result in results.items()}
+    return Tally({p: 0.5 if p in same else 0.5 + result / 2 for p, result in results.items()})

@@ -64,19 +64,14 @@ class Cell:
         status: 'measured', 'not run' (no run of this row), 'stopped' (`tasks.running.artifacts.Stopped`), 'not
             measured' (the run has no such metric), 'blank' (its judge gave too few valid verdicts), `NOT_PRINTED`,
             `ITSELF` or `ELSEWHERE`.
-        mean, se: over worlds, in the column's unit; se is None with one world.
-        seeds: value by seed; a run's seed is its world.
-        difference, interval: to the table's main row, with its 95 % interval; None on the main row, and no interval
-            with one world.
-        worlds: those that the difference is over.
+        mean, se, seeds: over worlds, in the column's unit, and by seed; se is None with one world.
+        difference, interval, worlds: to the table's main row, its 95 % interval, and over how many worlds; None on the
+            main row, and no interval with one world.
         missing: names the worlds that one of the two rows lacks; None if both have the same.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
-        word: of the verdict, see `rlhf_core.evaluation.verdicts.RowVerdict`; None outside of the primary column, as
-            are p, smallest_visible, reason and verdict.
-        p: corrected for the table's rows (Holm).
-        smallest_visible: the effect that these worlds find with a power of 80 %.
-        reason: why there is no test.
-        verdict: None where the paper orders nothing.
+        word, p, smallest_visible, reason, verdict: of the primary column alone: the row's verdict and p corrected for
+            the table's rows (Holm), the effect found with a power of 80 %, why there is no test, and whether the
+            paper's order is confirmed (`rlhf_core.evaluation.verdicts`).
         outcome: of a test, in the paper's words, descriptive; the mean is then its p-value.
         unparsable, one_sided: of a judge, the prompts of all seeds without any verdict, and with one in one of two
             orders; they count for nobody. None where no judge was asked or none is lacking.
@@ -228,7 +223,7 @@ class _TableMaker:
         played = self.matches.played(first, other, match.by)
         if match.by == "judge":
             cell.unparsable, cell.one_sided = (
-                sum(getattr(one, name) for one in played.values()) for name in ("unparsable", "one_sided")
+                sum(len(getattr(one, name)) for one in played.values()) for name in ("unparsable", "one_sided")
             )
         if match.kind == "wins":
             if rates := self.matches.win_rates(first, other, match.by):

@@ -14,6 +14,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.published.row_map import RecipeRow
 from tasks.graph.results import stopped
+from tasks.graph.stages import Stage
 from tasks.graph.times import clock
 from tasks.running.artifacts import read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
@@ -201,3 +202,21 @@ def of_one_seed(runs: Mapping[str, Mapping[int, StageOutput]]) -> dict[str, Stag
     there = {name: by_seed for name, by_seed in runs.items() if by_seed}
     seeds = [seed for seed in next(iter(there.values()), {}) if all(seed in by_seed for by_seed in there.values())]
     return {name: by_seed[seeds[0]] for name, by_seed in there.items()} if seeds else {}
+
+
+def result_in_words(root: Path, stage: Stage) -> str:
+    """Returns what a stage's result says, for the line that a run prints about it; empty where it says nothing."""
+    result = Path(stage.out) / "result"
+    if stage.kind == "prepare":
+        path = root / result / "data.json"
+        facts = read_object(path).get("quarantine", []) if exists_or_raise_if_lost(path) else []
+        bad, total = sum(file["quarantined"] for file in facts), sum(file["total"] for file in facts)
+        return f"{bad:,} of {total:,} rows in quarantine: {result}/quarantine/" if bad else ""
+    path = root / result / "metrics.json"
+    metrics = read_object(path) if exists_or_raise_if_lost(path) else {}
+    if stage.kind == "reward_model" and "accuracy" in metrics:
+        return f"right about {100 * metrics['accuracy']:.0f} % of held-out labels"
+    if stage.kind == "policy" and "win_rate_vs_sft" in metrics:
+        kl = f", KL {metrics['kl']:.1f}" if "kl" in metrics else ""
+        return f"win rate over SFT {metrics['win_rate_vs_sft']:.0f} %{kl}"
+    return ""

@@ -6,8 +6,8 @@ another SFT model or judge, is said with the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,14 @@ class RowRuns:
         address: `<paper>/<row>`.
         title: of the row.
         runs: by seed.
+        difference: in the metric that is compared, to the first of the rows; None of the first one, or without a world
+            that both have.
     """
 
     address: str
     title: str
     runs: Mapping[int, StageOutput]
+    difference: Comparison | None = None
 
     @property
     def paper(self) -> str:
@@ -74,15 +77,6 @@ class RowRuns:
 
 
 @dataclass(frozen=True)
-class ComparedRow:
-    """A row beside the first one, with its difference in the metric; None of the first row, or without a world that
-    both have."""
-
-    row: RowRuns
-    difference: Comparison | None = None
-
-
-@dataclass(frozen=True)
 class RowsCompared:
     """Rows beside the first of them.
 
@@ -93,12 +87,12 @@ class RowsCompared:
     """
 
     metric: str
-    rows: tuple[ComparedRow, ...]
+    rows: tuple[RowRuns, ...]
     caveats: tuple[str, ...]
 
     @property
     def first(self) -> RowRuns:
-        return self.rows[0].row
+        return self.rows[0]
 
 
 def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -192,10 +186,12 @@ def _run_commands(names: Sequence[str], scale: str, seeds: Sequence[int]) -> str
 
 def beside_first(rows: Sequence[RowRuns], metric: str) -> RowsCompared:
     """Returns rows with results, each but the first with its difference to the first."""
-    first, *others = rows
-    differences = [compare(row.address, row.values(metric), first.address, first.values(metric)) for row in others]
-    compared = (ComparedRow(first), *map(ComparedRow, others, differences))
-    return RowsCompared(metric, compared, tuple(_caveats(rows, compared, metric)))
+    first, values = rows[0], rows[0].values(metric)
+    others = (
+        replace(row, difference=compare(row.address, row.values(metric), first.address, values)) for row in rows[1:]
+    )
+    compared = (first, *others)
+    return RowsCompared(metric, compared, tuple(_caveats(compared, metric)))
 
 
 def metric_of(row: RowRuns) -> str | None:
@@ -253,7 +249,7 @@ def _spread(rewards: Sequence[float]) -> float:
     return max(rewards) - min(rewards)
 
 
-def _caveats(rows: Sequence[RowRuns], compared: Iterable[ComparedRow], metric: str) -> list[str]:
+def _caveats(rows: Sequence[RowRuns], metric: str) -> list[str]:
     lines = []
     made_from: dict[str, Callable[[RowRuns], str]] = {
         "data": lambda row: _input(row, "data"),
@@ -265,7 +261,7 @@ def _caveats(rows: Sequence[RowRuns], compared: Iterable[ComparedRow], metric: s
         if len({*found.values()}) > 1:
             differing = "; ".join(f"{address}: {value}" for address, value in found.items())
             lines.append(f"Rows have {what} of their own ({differing}): differences are of that, too.")
-    differences = [row.difference for row in compared]
+    differences = [row.difference for row in rows]
     missing = dict.fromkeys(found.missing for found in differences if found and found.missing)
     apart = [row.address for row, found in zip(rows[1:], differences[1:], strict=True) if found is None]
     lines += [f"Not the same worlds: {text}." for text in missing]

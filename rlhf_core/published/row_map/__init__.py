@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError
-from rlhf_core.published.printed_tables import Column, Row, Table, paper, suggestion
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.published.printed_tables import Column, Row, Table, paper
 
 FOLDER = Path(__file__).parent
 #: Fields of a printed row that say what it was trained on.
@@ -155,7 +155,7 @@ def mapped_rows(table: Table) -> list[MappedRow]:
         if wrong not in used:
             raise RecipeError(
                 f"row map of {table.name} names '{wrong}', which the table does not print"
-                f"{suggestion(wrong, (row.label for row in table.rows))}"
+                f"{hint(wrong, (row.label for row in table.rows))}"
             )
     return found
 

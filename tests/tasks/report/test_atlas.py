@@ -14,7 +14,6 @@ from rlhf_core.published.printed_tables import PAPERS
 from tasks.report.atlas import AtlasStudy, asked_claims, read_atlas, sentence
 from tasks.report.atlas_page import curves_picture, values_by_part, write_atlas
 from tests.browser import WIDTHS, look, needs_browser
-from tests.tasks.report.fabricated_atlas import fabricated_clone
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, git, write_worlds
 
 EVIL = '<script>alert("x")</script>'
@@ -172,21 +171,21 @@ def test_a_sentence_follows_from_the_numbers(tmp_path: Path, numbers: tuple[floa
     assert said in sentence(study.spec, study.primary)
 
 
-def test_a_study_with_kl_targets_draws_its_rows_over_root_kl(tmp_path: Path) -> None:
-    clone = fabricated_clone(tmp_path / "clone", ("shaping-again",))
-    study = studies(clone)["shaping-again"]
+def test_a_study_with_kl_targets_draws_its_rows_over_root_kl(root: Path) -> None:
+    study = studies(root)["credit"]
     assert study.state is not None
-    assert "no curve" not in str(curves_picture(study))
-    record = next(iter(study.state.records.values()))
-    cell, row = next((cell, row) for cell in record["cells"] for row in record["cells"][cell]["rows"])
-    run = record["cells"][cell]["rows"][row]
-    run["diverged"] = "at step 3"
+    runs = [run for record in study.records for cell in record["cells"].values() for run in cell["rows"].values()]
+    for point in (point for run in runs for point in run["curve"]["points"]):
+        point["proxy_reward"] = 0.1 * point["step"]
     drawn = curves_picture(study)
     assert drawn is not None
-    assert drawn.caption.endswith(f"Some world has no curve: {row} in {cell}.")
-    shown = section(write_atlas(clone, tmp_path / "report"), "shaping-again")
-    assert shown.count("<svg") == 2
-    assert "√KL" in shown
+    assert "√KL</text>" in drawn.svg
+    assert "no curve" not in drawn.caption
+    cell, rows = next((name, cell["rows"]) for name, cell in study.records[0]["cells"].items())
+    rows["bandit"]["diverged"] = "at step 3"
+    drawn = curves_picture(study)
+    assert drawn is not None
+    assert drawn.caption.endswith(f"Some world has no curve: bandit in {cell}.")
 
 
 def test_a_folder_without_studies_is_refused(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_prompts_without_a_verdict_count_for_nobody_and_are_counted() -> None:
     same = ["same"] * 8
     matches = played(["good", "broken", "bad", *same], ["bad", "bad", "good", *same], seeds=2)
     assert matches.win_rates("own", "other", "judge") == {0: 50.0, 1: 50.0}
-    assert [one.unparsable for one in matches.played("other", "own", "judge").values()] == [1, 1]
+    assert [len(one.unparsable) for one in matches.played("other", "own", "judge").values()] == [1, 1]
 
 
 def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
@@ -95,4 +95,4 @@ def test_the_same_answer_is_a_tie_by_a_score_whatever_its_last_digit() -> None:
         matches.outputs[name][0].scores.update(
             {str(i): {"holistic": value + noise} for i, value in enumerate((1.0, 2.0, 2.0))}
         )
-    assert matches.played("own", "other", "holistic")[0].signs == {"0": 0, "1": 1, "2": 1}
+    assert matches.played("own", "other", "holistic")[0].scores == {"0": 0.5, "1": 1.0, "2": 1.0}

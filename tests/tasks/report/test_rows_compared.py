@@ -67,7 +67,7 @@ def test_differences_are_over_worlds(root: Path) -> None:
     interval = second.difference.effect.interval()
     assert interval is not None
     assert interval.upper == pytest.approx(-5.0 + 4.302653 / 3**0.5)
-    assert second.row.alarms == {1: "kl at step 7"}
+    assert second.alarms == {1: "kl at step 7"}
     said = "below, its interval without 0 (one comparison, not corrected); its alarm rang, read its answers first"
     assert meanings(found) == [f"Bandit (Sequence): {said}."]
     assert [line.split(":")[0] for line in found.caveats] == ["Exploratory"]
