@@ -18,6 +18,7 @@ from tasks.studies.frame import core_hours, frame_of
 from tasks.studies.plan import check_study, design_of
 from tasks.studies.records import RECORDS, read_record
 from tasks.studies.tuned import OPTIMISER, TunedRow
+from tasks.studies.twins import HEADINGS, twin_tests
 from tasks.studies.verdicts import load_study
 
 #: Width of the list of studies.
@@ -64,7 +65,8 @@ def print_plan(root: Path, name: str) -> None:
 
 
 def print_study(root: Path, name: str) -> None:
-    """Prints a study's part of the atlas, or how many of its worlds have run: drawn on a terminal, else Markdown."""
+    """Prints a study's part of the atlas, or how many of its worlds have run: drawn on a terminal, else Markdown; of
+    rows against themselves, their test."""
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -73,9 +75,12 @@ def print_study(root: Path, name: str) -> None:
     from tasks.report.page import markdown_of
 
     file = study_file(root, name)
-    study = AtlasStudy(file.stem, read_study(file), load_study(root, file), None)
+    state = load_study(root, file)
+    study = AtlasStudy(file.stem, state.spec, state, None)
     text, console = "\n".join(markdown_of(study_section(study))), Console()
     console.print(Markdown(text)) if console.is_terminal else print(text)
+    if tests := twin_tests(state):
+        print_table(HEADINGS, [test.texts for test in tests], right=HEADINGS[1:])
     if study.primary is None:
         print(f"No verdict is shown before the last registered world has run: rewardsmith study run {name}")
 

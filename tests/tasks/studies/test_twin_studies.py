@@ -85,7 +85,7 @@ def complete(root: Path, deviation_of: Callable[[int], float], worlds: int = 48)
     return load_study(root, root / "studies" / "twins.yaml")
 
 
-def test_differences_as_large_as_those_before_them_pass(tmp_path: Path) -> None:
+def test_differences_as_large_as_those_before_them_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = complete(tmp_path, lambda _: 4.0)
     (test,) = twin_tests(state)
     assert test.metric == "win_rate_vs_sft"
@@ -97,6 +97,8 @@ def test_differences_as_large_as_those_before_them_pass(tmp_path: Path) -> None:
     known = np.sum(np.square(differences[:8])) / 8
     naive = [2 * stats.t.sf(abs(difference) / np.sqrt(known), 8) for difference in differences[8:]]
     assert test.calibration.p_values[0] == pytest.approx(naive[0]), "worlds in the order of their numbers"
+    print_study(tmp_path, "twins")
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["win_rate_vs_sft", "40"]
 
 
 def test_differences_that_are_larger_than_those_before_them_do_not_pass(tmp_path: Path) -> None:
