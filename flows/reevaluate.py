@@ -65,7 +65,7 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
     the installed package; its log is kept."""
     call = ["python", "-P", "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
-    for name in ("name", "alias", "version", "digest"):
+    for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(record_path)]
     command = Command(

@@ -3,7 +3,8 @@
     python -m tasks.reevaluation.evaluate --settings params/reevaluation.yaml --name segment-policy-segment \
         --alias champion --version 3 --digest <sha256> --result results/testbed/segment/policy/segment/0/result
 
-0. Records that DVC has and the tree lacks are restored first. Result, benchmarks and judge are the tree's.
+0. Records that DVC has and the tree lacks are restored first. A result that the tree no longer holds is restored
+   from the commit that it was made at, or a later one; benchmarks and judge are the tree's present ones.
 1. It runs when the model, a benchmark (its items, or how they are answered) or the judge changed since the last
    record, or a drift check is due.
 2. Answers are generated and judged as the stages do it, by an endpoint through its cache of answers, so that no text is
@@ -20,9 +21,10 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
-from tasks.reevaluation.history import records, records_folder, restore_records
+from tasks.reevaluation.history import records, records_folder, restore_records, restore_result
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 
@@ -62,23 +64,33 @@ def load_settings(path: Path) -> ReevaluationSettings:
     return typed(ReevaluationSettings, read_settings(path), str(path))
 
 
-def inputs_of(result: Path) -> dict[str, Path]:
-    """Returns the results `data` and `sft`, and the settings `evaluation`, that the record of a policy names.
+@dataclass(frozen=True)
+class Subject:
+    """Inputs for the evaluation of a model: paths from its record."""
 
-    Raises:
-        DataError: a result without the record of a policy.
-    """
-    file = result.parent / "record" / "record.json"
-    found: dict[str, Path] = {}
-    for path in map(Path, read_json(file).get("inputs", {})):
-        # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
-        page = Address(path).file
-        names = {*path.parts[-4:-1], *([page.stem.split("_")[0]] if page.suffix == ".yaml" else [])}
-        found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
-    if missing := {"data", "sft", "evaluation"} - set(found):
-        problem = f"names no {', '.join(sorted(missing))} among its inputs"
-        raise DataError(problem, file=str(file), remedy="Only policies are evaluated again")
-    return found
+    result: Path
+    data: Path
+    sft: Path
+    evaluation: Path
+
+    @classmethod
+    def of(cls, result: Path) -> Subject:
+        """Returns what the record of a policy's result names.
+
+        Raises:
+            DataError: a result without the record of a policy.
+        """
+        file = result.parent / "record" / "record.json"
+        found: dict[str, Path] = {}
+        for path in map(Path, read_json(file).get("inputs", {})):
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
+            page = Address(path).file
+            names = {*path.parts[-4:-1], *([page.stem.split("_")[0]] if page.suffix == ".yaml" else [])}
+            found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
+        if missing := {"data", "sft", "evaluation"} - set(found):
+            problem = f"names no {', '.join(sorted(missing))} among its inputs"
+            raise DataError(problem, file=str(file), remedy="Only policies are evaluated again")
+        return cls(result, **found)
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
@@ -108,12 +120,16 @@ def reasons(
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []
     known = last["benchmarks"]
-    found += [f"benchmark {n} changed" for n, value in benchmarks.items() if known.get(n, {}).get("digest") != value]
-    found += [f"benchmark {n} has no verdicts" for n in benchmarks if known.get(n, {}).get("scores") == {}]
+    found += [f"benchmark {name} changed" for name, value in benchmarks.items() if _of(known, name, "digest") != value]
+    found += [f"benchmark {name} has no verdicts" for name in benchmarks if _of(known, name, "scores") == {}]
     found += ["the judge changed"] if last["judge"]["digest"] != judge else []
     if not found and now - last["time"] >= drift_days * 86400:
         found.append(DRIFT_CHECK)
     return found
+
+
+def _of(benchmarks: Mapping[str, Any], name: str, key: str) -> Any:
+    return benchmarks.get(name, {}).get(key)
 
 
 def scores(judgements: Sequence[Judgement]) -> dict[str, float]:
@@ -191,26 +207,45 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     Args:
         root: the repository.
         settings: of all models.
-        model: name, alias, version, digest and result (path) from the registry.
+        model: name, alias, version, digest, result (path) and commit from the registry.
         now: seconds since the epoch.
 
     Returns:
         the record, or {"reasons": []} when there is nothing to do.
 
     Raises:
-        DataError: the tree does not have the result that the registry names, or what it was made from.
+        DataError: neither the tree nor its history has the result that the registry names.
+    """
+    result = root / model["result"]
+    if result.is_dir() and digest(result) == model["digest"]:
+        return _reevaluate(root, root, settings, model, now=now)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            restore_result(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
+        except DataError as error:
+            raise DataError(
+                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), and DVC "
+                f"cannot restore it ({error})",
+                file=str(result),
+                remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
+            ) from None
+        return _reevaluate(root, Path(folder), settings, model, now=now)
+
+
+def _reevaluate(
+    root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
+) -> dict[str, Any]:
+    """Returns the record of a model whose result, tokenizer, template and SFT model are in another tree.
+
+    That tree is laid out like the repository. Settings, judge and benchmarks are the repository's, so that a change of
+    them shows.
     """
     from tasks.evaluating.policies import Evaluator
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 
-    result, who = root / model["result"], f"{model['name']}@{model['alias']}"
-    if not result.is_dir() or digest(result) != model["digest"]:
-        raise DataError(
-            f"is not the result that {who} names ({model['digest'][:12]})", file=str(result),
-            remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
-        )  # fmt: skip
-    inputs = inputs_of(result)
-    data, page = root / inputs["data"], Address(inputs["evaluation"]).under(root)
+    result, who = tree / model["result"], f"{model['name']}@{model['alias']}"
+    subject = Subject.of(result)
+    data, page = root / subject.data, Address(subject.evaluation).under(root)
     for path in (data / "data.json", page.file):
         if not path.exists():
             raise DataError(
@@ -218,9 +253,9 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )  # fmt: skip
-    spec = typed(EvaluationConfig, read_settings(page), str(inputs["evaluation"]))
+    spec = typed(EvaluationConfig, read_settings(page), str(subject.evaluation))
     if spec.judge is None:
-        raise RecipeError(f"{inputs['evaluation']} names no judge, so there is nothing to re-evaluate")
+        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)
     asked = {name: value for name, value in spec.judge.items() if name != "cache_path"}
     uncached: Any = load_judge(asked, world)
@@ -237,7 +272,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     )
     if not why:
         return {"reasons": []}
-    encoder = load_encoder(data, result / "model")
+    encoder = load_encoder(tree / subject.data, result / "model")
     evaluator = Evaluator(data, encoder, spec, None, world)
     record: dict[str, Any] = {
         "number": last["number"] + 1 if last is not None else 1,
@@ -245,7 +280,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
         "reasons": why,
         **{key: model[key] for key in ("name", "alias", "version", "digest", "result")},
         "judge": {"digest": identity, "name": uncached.name},
-        "canary": _judged_canary(evaluator, uncached, canary(folder, root / inputs["sft"], settings.canary), [
+        "canary": _judged_canary(evaluator, uncached, canary(folder, tree / subject.sft, settings.canary), [
             each["canary"] for each in known if each["judge"]["digest"] == identity
         ], settings.level),
         "benchmarks": {},
@@ -258,7 +293,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
         policy = load_policy(result / "model", encoder)
         for name, mark in wanted.items():
             # a cache has the replies that could not be parsed, too
-            asking = uncached if last and last["benchmarks"].get(name, {}).get("scores") == {} else judge
+            asking = uncached if last and _of(last["benchmarks"], name, "scores") == {} else judge
             generations = evaluator.generate_dialogue(policy, name)
             judgements, _ = evaluator.judge_dialogue(asking, {name: generations})
             found, items = scores(judgements), len({row["id"] for row in judgements})
@@ -321,8 +356,9 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("name", "alias", "version", "digest", "result"):
         parser.add_argument(f"--{name}", required=True, help="from the registry")
     parser.add_argument("--out", type=Path, help="also write the record there")
+    parser.add_argument("--commit", default="", help="at which the result was made, where the tree has another one")
     options = parser.parse_args(arguments)
-    model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result")}
+    model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result", "commit")}
     who = f"{options.name}@{options.alias}"
     lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
     with only_one(lock, f"another process evaluates {who}", "Wait for it"):

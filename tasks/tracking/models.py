@@ -36,6 +36,7 @@ class Registered:
         digest: of the result folder.
         path: the result folder, relative to the repository.
         stage: its DVC stage.
+        commit: at which it was made; empty where the record names none.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Registered:
     digest: str
     path: str
     stage: str
+    commit: str = ""
 
 
 def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
@@ -119,7 +121,8 @@ class Registry:
             raise RecipeError(self._unknown(name, alias)) from None
         tags = found.tags
         version, result = str(found.version), f"{tags['path']}/result"
-        return Registered(name, version, alias, str(found.run_id), tags["digest"], result, tags["stage"])
+        run, commit = str(found.run_id), tags.get("commit", "")
+        return Registered(name, version, alias, run, tags["digest"], result, tags["stage"], commit)
 
     def _unknown(self, name: str, alias: str) -> str:
         from mlflow.exceptions import MlflowException

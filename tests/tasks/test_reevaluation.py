@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.evaluating import policies as benchmarks
 from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, ReevaluationSettings, Schedule
-from tasks.reevaluation.evaluate import alerts, load_settings, reasons, reevaluate
-from tasks.reevaluation.history import RECORDS
+from tasks.reevaluation import evaluate as reevaluation
+from tasks.reevaluation.evaluate import Subject, alerts, load_settings, reasons, reevaluate
+from tasks.reevaluation.history import RECORDS, restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
+from tests.small_repository import command
 from tests.tasks.tiny_pipeline import Pipeline
 
 #: A schedule of settings that no deployment reads.
@@ -141,19 +144,23 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return encoders
 
 
-def evaluated(root: Path, days: float) -> dict[str, Any]:
-    return reevaluate(root, ALPACA, CHAMPION | {"digest": digest(root / RESULT)}, now=days * DAY)
+def evaluated(root: Path, tree: Path, days: float) -> dict[str, Any]:
+    return reevaluation._reevaluate(root, tree, ALPACA, CHAMPION, now=days * DAY)
 
 
-def test_a_model_is_judged_by_the_present_judge_on_the_present_benchmarks(tmp_path: Path, parts: list[Path]) -> None:
+def test_a_result_that_was_brought_back_is_judged_by_the_present_judge_on_the_present_benchmarks(
+    tmp_path: Path, parts: list[Path]
+) -> None:
     root = evaluation_tree(tmp_path / "root", judge="old")
-    assert evaluated(root, 0)["judge"]["name"] == "old"
-    assert evaluated(root, 1) == {"reasons": []}
+    old = evaluation_tree(tmp_path / "old", judge="old")
+    assert evaluated(root, old, 0)["judge"]["name"] == "old"
+    assert parts[-1] == old / "data/d/result", "with the template that it was trained with"
+    assert evaluated(root, old, 1) == {"reasons": []}
     shutil.rmtree(root / "data")
     new = evaluation_tree(tmp_path / "new", judge="new", items=8)
     shutil.copytree(new / "data", root / "data")
     shutil.copytree(new / "params", root / "params", dirs_exist_ok=True)
-    found = evaluated(root, 2)
+    found = evaluated(root, old, 2)
     assert found["reasons"] == ["benchmark alpaca changed", "the judge changed"]
     assert (found["judge"]["name"], found["benchmarks"]["alpaca"]["items"]) == ("new", 8)
     assert found["changes"] == {}, "nothing was judged like this before"
@@ -164,12 +171,12 @@ def test_answers_that_were_sampled_otherwise_are_another_benchmarks(
     tmp_path: Path, parts: list[Path], setting: str
 ) -> None:
     root = evaluation_tree(tmp_path, judge="j")
-    assert evaluated(root, 0)["reasons"] == ["first evaluation"]
+    assert evaluated(root, root, 0)["reasons"] == ["first evaluation"]
     path = root / "params/evaluation/d.yaml"
     write_json(path, read_json(path) | {"task_tokens": 9})
-    assert evaluated(root, 1) == {"reasons": []}, "no dialogue is answered by it"
+    assert evaluated(root, root, 1) == {"reasons": []}, "no dialogue is answered by it"
     write_json(path, read_json(path) | {setting: 0.5 if setting in ("temperature", "top_p") else 1})
-    found = evaluated(root, 2)
+    found = evaluated(root, root, 2)
     assert found["reasons"] == ["benchmark alpaca changed"]
     assert found["changes"] == {}, "a difference would not be the model's"
 
@@ -182,33 +189,83 @@ def test_what_a_model_is_evaluated_with_must_be_in_the_present_tree(
     shutil.rmtree(root / gone)
     message = rf"root/{gone}.*: is an input of policy@champion's evaluation and is missing.*rewardsmith run"
     with pytest.raises(DataError, match=message):
-        evaluated(root, 0)
+        evaluated(root, evaluation_tree(tmp_path / "old", judge="j"), 0)
 
 
 def test_verdicts_that_cannot_be_parsed_any_more_are_the_judges_alert_until_they_come_back(
     tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = evaluation_tree(tmp_path, judge="j")
-    assert evaluated(root, 0)["alerts"] == []
+    assert evaluated(root, root, 0)["alerts"] == []
     monkeypatch.setattr(Answers, "text", "I prefer the first")
 
-    check = evaluated(root, 8)
+    check = evaluated(root, root, 8)
     assert check["reasons"] == ["a drift check is due"]
     assert [alert["kind"] for alert in check["alerts"]] == ["judge drift"]
     assert check["alerts"][0]["text"].endswith("agreement 0%, 4 verdicts cannot be parsed")
 
     for path in root.glob("data/d/result/benchmarks/*"):
         write_jsonl(path, [row | {"prompt": "another " + row["prompt"]} for row in read_jsonl(path)])
-    lost = evaluated(root, 9)
+    lost = evaluated(root, root, 9)
     assert [alert["kind"] for alert in lost["alerts"]] == ["judge drift", "judge verdicts"]
     assert "on 0 of 6 items of alpaca: a regression of policy@champion may not show" in lost["alerts"][1]["text"]
-    assert evaluated(root, 10)["reasons"] == ["benchmark alpaca has no verdicts"], "it is not done"
+    assert evaluated(root, root, 10)["reasons"] == ["benchmark alpaca has no verdicts"], "it is not done"
 
     monkeypatch.setattr(Answers, "text", "preference: 1.2")
-    back = evaluated(root, 11)
+    back = evaluated(root, root, 11)
     assert back["alerts"] == []
     assert back["benchmarks"]["alpaca"]["items"] == 6, "asked again, past the cache that holds what cannot be parsed"
-    assert evaluated(root, 12) == {"reasons": []}
+    assert evaluated(root, root, 12) == {"reasons": []}
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> tuple[Path, dict[str, str], str]:
+    """A repository whose policy another one took the place of; the first one's digests by path, and its commit."""
+    root = tmp_path / "tree"
+    files = {"p/policy/x/0/result/w": "weights", "data/d/result/rows": "rows", "sft/m/0/result/w": "sft"}
+    files["params/evaluation/d.yaml"] = "judge: 1"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    inputs = {"data/d/result": "", "sft/m/0/result": "", "params/evaluation/d.yaml": ""}
+    inputs = {path: digest(root / path) for path in inputs}
+    (root / "p/policy/x/0/record").mkdir()
+    (root / "p/policy/x/0/record/record.json").write_text(json.dumps({"inputs": inputs}))
+    command("git", "init", "-q", root=root)
+    for name in ("user.email", "user.name"):
+        command("git", "config", name, "test@example.org", root=root)
+    command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    command("git", "commit", "-qm", "made at", root=root)
+    commit = command("git", "rev-parse", "HEAD", root=root).stdout.strip()
+    own = {"p/policy/x/0/result": digest(root / "p/policy/x/0/result"), **inputs}
+    outs = ("p/policy/x/0/result", "p/policy/x/0/record", "data/d/result", "sft/m/0/result")
+    command(sys.executable, "-m", "dvc", "add", "-q", *outs, root=root)
+    command("git", "add", "-A", root=root)
+    command("git", "commit", "-qm", "named", root=root)
+    (root / "p/policy/x/0/result/w").unlink()
+    (root / "p/policy/x/0/result/w").write_text("another")
+    command(sys.executable, "-m", "dvc", "add", "-q", outs[0], root=root)
+    command("git", "commit", "-qam", "another", root=root)
+    return root, own, commit
+
+
+@pytest.mark.platform
+def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model(
+    replaced: tuple[Path, dict[str, str], str], tmp_path: Path
+) -> None:
+    root, own, commit = replaced
+    result, folder = "p/policy/x/0/result", tmp_path / "found"
+    restore_result(root, result, own[result], commit, folder)
+    settings = "params/evaluation/d.yaml"
+    own.pop(settings)
+    assert {path: digest(folder / path) for path in own} == own
+    assert not (folder / settings).exists(), "those of the present tree hold"
+    assert Subject.of(folder / result).data == Path("data/d/result")
+    with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be restored: commit .* has another one"):
+        restore_result(root, result, "0" * 64, commit, tmp_path / "none")
+    shutil.rmtree(root / ".dvc" / "cache")
+    with pytest.raises(DataError, match=r"cannot be restored.*dvc pull"):
+        restore_result(root, result, own[result], commit, tmp_path / "lost")
 
 
 @pytest.mark.parametrize(
