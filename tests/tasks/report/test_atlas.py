@@ -33,8 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("clone")
     credit = {**STUDY, "title": f"Credit {EVIL}", "shows": ["kl"], "kl_targets": [4, 25]}
     write_worlds(made, commit_study(made, credit), plain)
-    claim = {"paper": "alarm", "says": "The gate helps", "source": "Table 1"}
-    gate = commit_study(made, {**STUDY, "title": "Gate", "claim": claim}, "gate")
+    gate = commit_study(made, {**STUDY, "title": "Gate", "claim": None}, "gate")
     write_worlds(made, gate, lambda i, c, r: SECRET, worlds=3)
     commit_study(made, {**STUDY, "claim": {**STUDY["claim"], "id": "ngrams"}}, "late")
     with (made / "studies" / "late.yaml").open("a") as late:
