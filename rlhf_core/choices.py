@@ -103,9 +103,9 @@ class Choices(Mapping[str, C], Generic[C]):
         if missing:
             raise RecipeError(f"{self.noun} '{name}' lacks {', '.join(missing)}")
         like = next(iter(self._entries.values()), found)
-        if callable(like) != callable(found):
-            form = "callable" if callable(like) else "a mapping"
-            raise RecipeError(f"{self.noun} '{name}' is not {form}, as each {self.noun} is")
+        for form, fits in (("callable", callable), ("a mapping", lambda one: isinstance(one, Mapping))):
+            if fits(like) and not fits(found):
+                raise RecipeError(f"{self.noun} '{name}' is not {form}, as each {self.noun} is")
         own: C = found
         return own
 

@@ -16,6 +16,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.harness.choice import LEADERBOARD
 from rlhf_core.evaluation.judges.games import grade_answers
 from rlhf_core.evaluation.judges.templates import render
+from tasks.commands import benchmark
 from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
@@ -124,6 +125,13 @@ def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files:
     }  # fmt: skip
     rows = made.rows("sft", "generations.jsonl")
     assert sum(row["benchmark"] == "arc" for row in rows) == 3
+    again = tmp_path / "again"
+    benchmark.main(
+        [*("--policy", str(made.result("sft")), "--data", str(made.result("data")), "--only", "arc"),
+         *("--spec", str(made.settings("data")), "--out", str(again))]
+    )  # fmt: skip
+    assert json.loads((again / "metrics.json").read_text())["arc"] == metrics["arc"]
+    assert list(json.loads((again / "benchmarks.json").read_text())) == ["arc"]
     output = StageOutput(made.out("sft"), 0)
     assert partial_text("arc", [output]) == "3 of 2,376, arc_easy, 2-shot"
     assert partial_text("alpaca_lc", [output]) == "3 of 805"

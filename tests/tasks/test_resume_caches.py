@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
         assert not any(invalid.values()), "every verdict is read"
 
         judge.calls = 0
-        offer, write = RunCheckpoints.offer, policy._write
+        offer, write = RunCheckpoints.offer, policy.write_run
 
         def killed_before_the_second_is_saved(self: RunCheckpoints, step: int, state: Any) -> None:
             if step == 2:
@@ -124,9 +124,9 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
         with pytest.raises(Killed):
             run("killed")
         monkeypatch.setattr(RunCheckpoints, "offer", offer)
-        monkeypatch.setattr(policy, "_write", killed_after_the_judge)
+        monkeypatch.setattr(policy, "write_run", killed_after_the_judge)
         with pytest.raises(Killed):
             run("killed")
-        monkeypatch.setattr(policy, "_write", write)
+        monkeypatch.setattr(policy, "write_run", write)
         assert {path.name: digest(path) for path in run("killed").iterdir()} == never
         assert (tool.calls - asked[0], judge.calls) == asked
