@@ -13,7 +13,7 @@ and of some:
 - hacking.jsonl: a line for each evaluation that the alarm read, with proxy reward, win rate and KL
 - win_rates.json: where a judge decides win rates, the reference, protocol, judge and counts of each
 - judge.json: settings of the judge that tables ask later to compare the answers with other rows'; of rows that a judge
-  compared with the SFT model, and of rows with a selection
+  against_sft with the SFT model, and of rows with a selection
 - scores.jsonl: of rows with a selection, test answers by the holistic reward and every aspect
 - credit.jsonl: with sampled solutions, what tokens of wrong ones are credited with
 
@@ -56,7 +56,7 @@ from tasks.running.supervised import write_model
 
 VERSION = 7
 
-#: Of the final evaluation as a line of checkpoints.jsonl, what is added to the metrics of a run.
+#: Numbers of the last line of checkpoints.jsonl that are metrics of the run, too.
 PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
@@ -122,33 +122,33 @@ def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tu
     """
     run.policy.model.eval()
     final = run.evaluator.evaluate(run.policy)
-    compared = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
+    against_sft = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
     metrics: Metrics = {"kl": run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])}
     if watch is None:
-        return TrainedPolicy(row, run, final, compared), metrics
+        return TrainedPolicy(row, run, final, against_sft), metrics
     peak, points = None, list[HackingPoint]()
-    metrics |= end_watch(run, watch, row.scale, final, compared)
+    metrics |= end_watch(run, watch, row.scale, final, against_sft)
     if row.scale.peak:
         with watch.peak_weights() as step:
             peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
         metrics |= {"peak_step": step, **peak.metrics}
-        rates = peak.metrics | compared.metrics
+        rates = peak.metrics | against_sft.metrics
         if "win_rate_vs_sft" in rates and "peak_win_rate_vs_sft" in rates:
             metrics["loss_after_peak"] = rates["peak_win_rate_vs_sft"] - rates["win_rate_vs_sft"]
     if row.scale.measure_hacking:
         kl = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: metrics["kl"]}
         of_hacking, points = measure_hacking(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
         metrics |= of_hacking
-    return TrainedPolicy(row, run, final, compared, watch, peak, tuple(points)), metrics
+    return TrainedPolicy(row, run, final, against_sft, watch, peak, tuple(points)), metrics
 
 
 def end_watch(
-    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, compared: SftComparison
+    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, against_sft: SftComparison
 ) -> Metrics:
     """Ends the hacking watch with the final evaluation; returns metrics of its alarms and the final proxy rewards."""
     last, benchmark, found = run.last_step, run.checkpoint_benchmark, Metrics()
     answers = [answer for answer in final.generations if answer["benchmark"] == benchmark]
-    verdicts = compared.for_prompts(benchmark, [answer["id"] for answer in answers])
+    verdicts = against_sft.for_prompts(benchmark, [answer["id"] for answer in answers])
     # without checkpoint_prompts no step is evaluated; with stop_on_hacking the training loop evaluated its last step
     if scale.checkpoint_prompts and not watch.stop_on_hacking:
         if not verdicts.tallies and run.has_win_rates_while_training:
@@ -190,17 +190,17 @@ def write_judgements(result: Path, trained: TrainedPolicy) -> None:
     The judge.json of a row with a selection is by `write_selection_scores`. record/ gets another judge.json: the
     judge's address and the models that answered, with the dates of the answers.
     """
-    evaluator, over, peak = trained.run.evaluator, trained.against_sft, trained.peak
+    evaluator, against_sft, peak = trained.run.evaluator, trained.against_sft, trained.peak
     sft = {"sft": sft_name(trained.row.inputs.sft)}
-    facts = {name: {**of_rate, **sft} for name, of_rate in over.win_rate_facts.items()}
+    facts = {name: {**of_rate, **sft} for name, of_rate in against_sft.win_rate_facts.items()}
     facts |= over_baseline(evaluator, trained.final.judgements)
     if peak is not None and peak.against_sft.judgements:
         write_jsonl(result / "peak_judgements.jsonl", peak.against_sft.judgements)
         facts |= {f"peak_{name}": {**of_rate, **sft} for name, of_rate in peak.against_sft.win_rate_facts.items()}
     if facts:
         write_json(result / "win_rates.json", facts)
-    write_jsonl(result / "judgements.jsonl", [*trained.final.judgements, *over.judgements])
-    if over.win_rate_facts and trained.row.inputs.reward.selection is None:
+    write_jsonl(result / "judgements.jsonl", [*trained.final.judgements, *against_sft.judgements])
+    if against_sft.win_rate_facts and trained.row.inputs.reward.selection is None:
         write_judge(result, trained, {"protocol": asdict(PROTOCOLS[evaluator.config.over_sft])})
     provenance = getattr(evaluator.judge, "provenance", None)
     if provenance is not None and not distributed.rank():

@@ -49,7 +49,7 @@ class SftUnits:
 
 @dataclass
 class Elementwise(Checked):
-    """Base of all elementwise shapings: maps the real values of [batch, n] and leaves the rest at 0.
+    """Base of all shapings: maps the real values of [batch, n] and leaves the rest at 0.
 
     Attributes:
         takes: signal types.
