@@ -259,10 +259,16 @@ def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> http
     """Returns the answer to a POST.
 
     Raises:
-        Failure: no connection, no byte for some seconds, or an answer that is not HTTP.
+        Failure: no connection, no whole answer within some seconds, or an answer that is not HTTP.
     """
+    until, body = time.monotonic() + seconds, bytearray()
     try:
-        return client.post(url, timeout=seconds, **content)
+        with client.stream("POST", url, timeout=seconds, **content) as answer:  # whose timeout is of each silence
+            for part in answer.iter_raw():
+                body += part
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("the answer has not ended")
+        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(body))
     except httpx.TimeoutException:
         raise Failure(f"no answer within {seconds} s; is the server overloaded?") from None
     except (httpx.TransportError, httpx.DecodingError) as error:

@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from flows.flow_runs import STARTED
-from flows.servers.settings import DATABASE, PORTS, USER, Settings
+from flows.servers.settings import DATABASE, PORTS, USER, Settings, inherited
 from flows.working_tree import end_processes
 from rlhf_core.errors import RewardsmithError
 from tasks.running.fork_server import PROJECT
@@ -38,7 +38,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     """Starts one process and notes it."""
     log = settings.folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **settings.environment(name)}
+    environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop(DATABASE, None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment |= {"PYTHONSAFEPATH": "1", SERVER: name}  # the project's packages, whatever is in the tree

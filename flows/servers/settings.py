@@ -32,6 +32,9 @@ DATABASE, ARTIFACTS, HOST = "REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "RE
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 #: Address of a PostgreSQL server; its reserved characters are escaped in user and password.
 ADDRESS = re.compile(r"postgresql://[^:/@#?]+(:[^:/@#?]*)?@(\[[\w:]+\]|[^:/@#?]+)(:[1-9]\d*)?(/[^:@#]*)?(\?[^@#]*)?")
+#: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
+SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
+NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
 #: The variables of the last `up`.
 STORES = "stores.json"
 LOOPBACK = "127.0.0.1"
@@ -164,6 +167,18 @@ class Settings:
             "page": [python, "-P", "-m", "flows.servers.page", str(self.root)],
             "worker": [*worker, "--name", self.worker],
         }
+
+
+def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the caller's environment for a process of the platform, with only the secrets that it needs."""
+    if name == "worker":
+        return dict(environment)
+    needed = NEEDED.get(name)
+    return {
+        key: value
+        for key, value in environment.items()
+        if not SECRETS.fullmatch(key) or (needed is not None and needed.fullmatch(key))
+    }
 
 
 def slots_name() -> str:

@@ -32,7 +32,7 @@ class LanguageToolGrammar:
         url: of a running server, such as http://127.0.0.1:8081; None takes the variable's, or starts a local one.
         language: code that LanguageTool knows.
         disabled_rules: rule ids that are not errors here.
-        timeout_s: longest silence of the server in a call.
+        timeout_s: longest time until an answer is whole, seconds.
         offsets: character spans of the tokens of a text; words and marks without one.
         concurrency, retries, backoff_s, max_backoff_s, cache_path: see `CallSettings`.
     """

@@ -23,7 +23,7 @@ from rlhf_core.signals import Segments, Tokens
 RewardFunction = Callable[[RolloutBatch], RewardOutput]
 #: generate samples responses; score runs the reference, the reward and the critic; update trains.
 PHASES = ("generate", "score", "update")
-#: What an update reads of a batch, of its responses, and of an experience beside these.
+#: Parts that an update reads of a batch, of its responses, and of an experience beside these.
 _OF_BATCH = ("prompt_ids", "prompt_mask", "groups", "logprobs", "reference_logprobs")
 _OF_RESPONSES = ("ids", "mask", "ended")
 _OWN = ("values", "advantages", "returns", "scores", "importance")

@@ -83,7 +83,7 @@ class Item:
         return [*found.values()]
 
 
-#: What `Item.inputs` has.
+#: Values of `Item.inputs`.
 Input = Item | str | int | tuple[Item | str, ...]
 
 

@@ -39,7 +39,7 @@ from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
-#: What a run notes while it trains, and a checkpoint keeps.
+#: Parts that a run notes while it trains, and a checkpoint keeps.
 _NOTED = ("history", "evaluations", "rollouts", "lengths", "phases")
 
 

@@ -34,7 +34,7 @@ class SegmentedPairs:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a reward model reads responses.
+    """Way in which a reward model reads responses.
 
     Args:
         encoder: their tokens.

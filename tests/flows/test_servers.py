@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import prefect.runtime
@@ -95,6 +97,33 @@ def test_every_process_gets_the_secrets_that_it_needs(tmp_path: Path, monkeypatc
     assert holding == {"prefect", "mlflow"}
     assert made.prefect_database() == "postgresql+asyncpg://me:w%40rd@db/lab_prefect?ssl=require"
     assert made.shown_database("auth") == "db/lab_auth"
+
+
+def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "HF_TOKEN", "SIGNING_SECRET", "PGPASSWORD")
+    for name in names:
+        monkeypatch.setenv(name, "word")
+    monkeypatch.setenv("HF_HOME", "kept")
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
+    given: dict[str, dict[str, str]] = {}
+
+    def start(call: list[str], **options: Any) -> SimpleNamespace:
+        given[name] = options["env"]
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for name in made.commands():
+        processes.start(made, name)
+    found = {name: {key for key in names if key in environment} for name, environment in given.items()}
+    assert found == {
+        "prefect": {"PGPASSWORD"},
+        "mlflow": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"},
+        "page": set(),
+        "worker": set(names),
+    }
+    assert all(environment["HF_HOME"] == "kept" for environment in given.values())
+    assert not any("REWARDSMITH_DATABASE" in environment for environment in given.values())
+    assert given["mlflow"]["MLFLOW_FLASK_SERVER_SECRET_KEY"] == made.secret, "its own secret"
 
 
 def test_clients_never_ask_the_address_that_binds_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

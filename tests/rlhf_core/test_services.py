@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.services import AnswerCache, CallSettings, Failure, Service
+from rlhf_core.services import AnswerCache, CallSettings, Failure, Service, client, post
 
 
 def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
@@ -98,3 +100,28 @@ def test_lines_of_a_cache_that_were_cut_or_changed_are_skipped_and_counted(tmp_p
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(RecipeError, match="concurrency"):
         CallSettings(concurrency=0)
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Answers with a byte every 50 ms, for five seconds."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        for _ in range(100):
+            try:
+                self.wfile.write(b" ")
+            except OSError:
+                return
+            time.sleep(0.05)
+
+    def log_message(self, *words: Any) -> None:
+        """Keeps the test's output clean."""
+
+
+def test_an_answer_that_never_ends_is_given_up() -> None:
+    with HTTPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(Failure, match=r"no answer within 0\.3 s"):
+            post(client(1), f"http://127.0.0.1:{server.server_port}", 0.3)
+        server.shutdown()

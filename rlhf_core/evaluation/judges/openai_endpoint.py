@@ -34,7 +34,7 @@ class EndpointConfig(CallSettings):
         base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
         model: model name to send.
         api_key_variable: environment variable that holds the key, or None for an endpoint without one.
-        timeout_s: longest silence of the endpoint in a call, seconds.
+        timeout_s: longest time until an answer is whole, seconds.
         use_logprobs: ask for log-probabilities where the template reads them (alpaca_eval) and read nothing else;
             without, a label that is sampled at the template's temperature counts as a whole verdict.
         extra_body: further fields of the request body (`seed`, `top_p`, provider options).

@@ -42,7 +42,7 @@ class Judge(Protocol):
         ...
 
 
-#: What a reply says, None where it is unreadable. A number is a soft preference in [1, 2], 2 where the second answer is
-#: better (`alpaca_eval`), or a score from 1 to 10 (`mt_bench`); a label is A>>B, A>B, A=B, B>A or B>>A (`arena_hard`),
+#: Verdict of a reply, None if it is unreadable. A number is a soft preference in [1, 2], 2 where the second is better
+#: (`alpaca_eval`), or a score from 1 to 10 (`mt_bench`); a label is A>>B, A>B, A=B, B>A or B>>A (`arena_hard`),
 #: or A, B or N.
 Verdict = float | str | None
