@@ -208,6 +208,15 @@ def test_a_stage_ends_with_its_killed_flow(root: Path) -> None:
     wait_for(lambda: flow.pid not in {run for _, run in started_processes(root)}, 60)
 
 
+def test_a_killed_server_loses_no_stage(root: Path, server: ForkServer) -> None:
+    ended = in_background(lambda: run(root, "waits", server))
+    wait_for((root / "results/waits/result/facts.json").exists)
+    os.kill(forkserver._forkserver._forkserver_pid, 9)  # type: ignore[attr-defined]
+    wait_for(lambda: ended)
+    assert ended[0].retry, "the run tries it again"
+    assert run(root, "plain", server).outcome == "ran"
+
+
 def test_what_a_new_python_would_do_otherwise_is_not_forked(root: Path, server: ForkServer) -> None:
     environment = stage_environment(root, CORE, root)
     command = STAGES["plain"]

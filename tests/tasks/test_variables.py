@@ -17,6 +17,7 @@ from tasks.running.variables import (
     seconds,
     whole_number,
 )
+from tasks.tracking.mirror import tracking_uri
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -103,4 +104,13 @@ def test_a_prefect_server_that_does_not_answer_is_named_without_its_password(
     monkeypatch.setenv("PREFECT_API_URL", address)
     with pytest.raises(RewardsmithError, match="PREFECT_API_URL") as refused:
         refuse_unusable_prefect()
+    assert SECRET not in str(refused.value)
+
+
+def test_an_address_of_mlflow_that_cannot_be_read_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@[bad:9/")
+    with pytest.raises(RewardsmithError, match="MLFLOW_TRACKING_URI is not a valid address") as refused:
+        tracking_uri(Path())
     assert SECRET not in str(refused.value)
