@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -67,10 +68,11 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
 
     Raises:
         UserCodeError: it raises an error; the message has its file and line.
-        RecipeError: it returns something else than numbers, is async or a class, or ends the process.
+        RecipeError: it returns something else than numbers, is async or a class, ends the process, or changes
+            what other code of the process computes with.
     """
     _refuse_uncalled(function, name)
-    given = replace(copy.deepcopy(replace(batch, references={})), references=batch.references)
+    given, before = replace(copy.deepcopy(replace(batch, references={})), references=batch.references), _process_state()
     with torch.no_grad():
         try:
             returned = function(given)
@@ -80,6 +82,11 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
             raise _failure(function, name, error) from error
         except SystemExit as error:
             raise RecipeError(f"reward function {name} ends the process (exit {error.code}); return values") from None
+        if changed := [what for what, now in _process_state().items() if now != before[what]]:
+            raise RecipeError(
+                f"reward function {name} changes {', '.join(changed)}, which the rest of the run depends on; put it "
+                "back before returning, or leave it out"
+            )
         try:
             if torch.as_tensor(returned).is_complex():
                 raise TypeError("complex numbers")
@@ -89,6 +96,16 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
                 f"reward function {name} returned {type(returned).__name__} {str(returned)[:40]!r}; it must be "
                 f"a tensor of numbers ({error})"
             ) from None
+
+
+def _process_state() -> dict[str, Any]:
+    """Returns what a function can change for the rest of the process, by what it is called in messages."""
+    return {
+        "the working directory": os.getcwd(),
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's seed": torch.initial_seed(),
+    }
 
 
 def _failure(function: Any, name: str, error: Exception) -> UserCodeError:

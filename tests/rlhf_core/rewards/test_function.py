@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,37 @@ def imaginary(batch: RolloutBatch) -> torch.Tensor:
 def test_what_gives_no_numbers_is_refused(function: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         FunctionScorer(function, Sequence).score(BATCH)
+
+
+def seeds(batch: RolloutBatch) -> torch.Tensor:
+    torch.manual_seed(12345)
+    return batch.responses.lengths
+
+
+def doubles(batch: RolloutBatch) -> torch.Tensor:
+    torch.set_default_dtype(torch.float64)
+    return batch.responses.lengths
+
+
+def moves(batch: RolloutBatch) -> torch.Tensor:
+    os.chdir("/")
+    return batch.responses.lengths
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (seeds, "changes torch's seed"),
+        (doubles, "changes torch's default dtype"),
+        (moves, "changes the working directory"),
+    ],
+)
+def test_a_function_that_changes_the_process_is_refused(
+    function: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        with torch.random.fork_rng(), pytest.raises(RecipeError, match=message):
+            FunctionScorer(function, Sequence).score(BATCH)
+    finally:
+        torch.set_default_dtype(torch.float32)
