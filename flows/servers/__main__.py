@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 
 from flows.deployments import reevaluation_settings
-from flows.servers import processes, stores
-from flows.servers.settings import POOL, PORTS, STORES, Settings, load, slots_name
+from flows.servers import processes
+from flows.servers.settings import POOL, PORTS, Settings, load
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
@@ -27,23 +27,9 @@ from tasks.running.exclusive import in_turn
 from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, read_private, write_private
 
 
-def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
-    """Returns the ports of what runs, and chosen ones for the rest.
-
-    Raises:
-        RewardsmithError: a port asked for is taken.
-    """
-    ports, before = dict(running), processes.read_state(settings.folder)["ports"]
-    for name in PORTS:
-        if name not in running:
-            others = {*ports.values(), *(port for other, port in asked.items() if port and other != name)}
-            ports[name] = processes.choose_port(settings.host, name, asked.get(name), before.get(name), others)
-    return ports
-
-
 def up(root: Path, asked: Mapping[str, int | None]) -> None:
-    """Starts what is not running, everything if stores or host are others than before, and repairs what killed
-    processes left.
+    """Starts what is not running, everything if the host is another than before, and repairs what killed processes
+    left.
 
     Args:
         asked: port of each server, None for any.
@@ -54,26 +40,27 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
     began = time.monotonic()
     reevaluation_settings(root)
     folder = (root / FOLDER).resolve()
-    settings = load(root, {**PORTS, **processes.read_state(folder)["ports"]})
+    before = processes.read_state(folder)
+    settings = load(root, {**PORTS, **before["ports"]})
     machine.refuse_unusable_disk(root)
-    stores.check_artifacts(settings)
-    same = read_private(folder / STORES) in ({}, settings.variables)
     kept = {
         name: port
         for name, port in settings.ports.items()
-        if same and asked.get(name) in (None, port) and is_up(folder, name) and processes.answers(settings, name, 10)
+        if before["host"] in ("", settings.host) and asked.get(name) in (None, port)
+        if is_up(folder, name) and processes.answers(settings, name, 10)
     }
-    stores.create_missing(settings)
     missing = [name for name in PORTS if name not in kept]
     for name in missing:
         processes.stop(folder, name)  # also what outlived a killed server and holds its port
-    settings = replace(settings, ports=_ports(settings, kept, asked))
-    write_private(folder / STATE, {**processes.read_state(folder), "ports": dict(settings.ports)})
+    ports = dict(kept)
+    for name in missing:
+        others = {*ports.values(), *(port for other, port in asked.items() if port and other != name)}
+        ports[name] = processes.choose_port(settings.host, name, asked.get(name), before["ports"].get(name), others)
+    settings = replace(settings, ports=ports)
+    write_private(folder / STATE, processes.note(settings))
     write_private(folder / CLIENT, settings.client())
-    stores.write_auth_file(settings)
-    if missing and stores.prepare(settings):
-        print(f"prepared MLflow's databases: {settings.shown_database('mlflow')}, {settings.shown_database('auth')}")
-    write_private(folder / STORES, settings.variables)
+    if missing and processes.prepare_mlflow(settings):
+        print("prepared MLflow's databases")
     started = {name: processes.start(settings, name) for name in missing}
     os.environ.update(settings.client())
     if "prefect" in missing:
@@ -87,8 +74,8 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
     except httpx.HTTPError as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RewardsmithError(
-            f"the Prefect server failed while it was set up: {why} (log: {folder / 'logs' / 'prefect.log'}). Check "
-            "that its database responds, then run `rewardsmith up` again: it continues from here"
+            f"the Prefect server failed while it was set up: {why} (log: {folder / 'logs' / 'prefect.log'}). Run "
+            "`rewardsmith up` again: it continues from here"
         ) from None
     for line in done:
         print(line)
@@ -112,7 +99,7 @@ def _update_platform(settings: Settings) -> list[str]:
 
     with get_client(sync_client=True) as client:
         make_pool(client)
-        make_limits(client, slots_name())
+        make_limits(client, os.environ["REWARDSMITH_SLOTS"])
         crash_silent_runs(client, "runs", seconds=600)  # they go on while the server is away
         done = crash_dead_runs(client, settings.folder, POOL) + end_orphans(settings.root)
         apply(settings.root, client)

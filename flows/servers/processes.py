@@ -1,4 +1,4 @@
-"""The platform's processes: each noted in state.json, its output in a log file."""
+"""The platform's processes: each noted in state.json, its output in a log file; and MLflow's databases."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ import httpx
 import psutil
 
 from flows.flow_runs import STARTED
-from flows.servers.settings import DATABASE, PORTS, USER, Settings, inherited
+from flows.servers.settings import HOST, PORTS, USER, Settings, inherited
 from flows.working_tree import end_processes
 from rlhf_core.errors import RewardsmithError
 from tasks.running.fork_server import PROJECT
 from tasks.running.platform_state import PLATFORM, SERVER, STATE, is_up, lives, read_private, write_private
+from tasks.tracking.databases import mark_of, upgrade
 
 #: Path that answers once a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
-#: The worker goes first when the platform stops: one without a server tries again for minutes.
-STOPPING = ("worker", "page", "mlflow", "prefect")
 START_SECONDS = 300.0
+#: The versions that MLflow's databases were prepared for.
+PREPARED = "databases.json"
+AUTH = """[mlflow]
+default_permission = READ
+database_uri = {database}
+admin_username = {user}
+admin_password = {password}
+authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+grant_default_workspace_access = false
+auth_cache_ttl_seconds = 60
+"""
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Returns ports and process ids as last noted."""
-    return {"ports": {}, "processes": {}, **read_private(folder / STATE)}
+    """Returns host, ports and process ids as last noted."""
+    return {"host": "", "ports": {}, "processes": {}, **read_private(folder / STATE)}
 
 
 def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
@@ -39,7 +49,6 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     log = settings.folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**inherited(name, os.environ), **settings.environment(name)}
-    environment.pop(DATABASE, None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment |= {"PYTHONSAFEPATH": "1", SERVER: name}  # the project's packages, whatever is in the tree
     if name == "prefect":
@@ -56,8 +65,13 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
         )
     log.chmod(0o600)
     processes = read_state(settings.folder)["processes"] | {name: process.pid}
-    write_private(settings.folder / STATE, {"ports": dict(settings.ports), "processes": processes})
+    write_private(settings.folder / STATE, note(settings) | {"processes": processes})
     return process
+
+
+def note(settings: Settings) -> dict[str, Any]:
+    """Returns what state.json has of a platform, with its processes as last noted."""
+    return {**read_state(settings.folder), "host": settings.host, "ports": dict(settings.ports)}
 
 
 def stop(folder: Path, name: str) -> bool:
@@ -125,12 +139,42 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None, oth
                     tried.bind((host, port))
                 except OSError as error:
                     if error.errno == errno.EADDRNOTAVAIL:
-                        raise RewardsmithError(
-                            f"REWARDSMITH_HOST is {host}, which is not an address of this machine"
-                        ) from None
+                        raise RewardsmithError(f"{HOST} is {host}, which is not an address of this machine") from None
                     break
                 if (found := int(tried.getsockname()[1])) not in others:
                     return found
         if port and port == asked:
             raise RewardsmithError(f"port {port} for {name} is taken or not allowed. Choose another: --{name}-port N")
     raise AssertionError("a free port is found at last")
+
+
+def prepare_mlflow(settings: Settings) -> bool:
+    """Writes MLflow's login and brings its databases to the installed version; returns whether that was needed.
+
+    It is done here, in one process: several first writers of one database crash.
+
+    Raises:
+        RewardsmithError: a database cannot be prepared.
+    """
+    text = AUTH.format(database=settings.database("auth"), user=USER, password=settings.password)
+    with os.fdopen(
+        os.open(settings.folder / "mlflow-auth.ini", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+    ) as file:
+        file.write(text)
+    places = {name: settings.database(name) for name in ("mlflow", "auth")}
+    marks = {name: mark_of("mlflow", place) for name, place in places.items()}
+    files = {name: Path(place.removeprefix("sqlite:///")) for name, place in places.items()}
+    new = {name: file for name, file in files.items() if not file.exists()}
+    if not new and read_private(settings.folder / PREPARED) == marks:
+        return False
+    # a new file gets its name when it is whole: a half-made one could not be upgraded
+    for name, file in new.items():
+        Path(f"{file}.new").unlink(missing_ok=True)
+        places[name] += ".new"
+    if problem := upgrade(places, cwd=settings.folder, **settings.environment("mlflow")):
+        shown = " and ".join(str(file) for file in files.values())
+        raise RewardsmithError(f"MLflow cannot prepare its databases {shown}: {problem}")
+    for file in new.values():
+        Path(f"{file}.new").rename(file)
+    write_private(settings.folder / PREPARED, marks)
+    return True

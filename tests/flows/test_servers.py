@@ -19,7 +19,7 @@ import pytest
 
 import flows.servers.__main__ as servers
 from flows import deployments
-from flows.servers import page, processes, settings, stores
+from flows.servers import page, processes, settings
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
 from tasks.graph.scale import Scale
@@ -31,80 +31,36 @@ PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
-    for name in ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("REWARDSMITH_HOST", raising=False)
     return settings.load(tmp_path, PORTS)
 
 
-def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: settings.Settings) -> None:
+def test_credentials_are_made_once_for_the_owner_alone_and_on_no_command_line(
+    tmp_path: Path, made: settings.Settings
+) -> None:
     path = tmp_path / platform_state.FOLDER / "credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    words = " ".join(word for call in made.commands().values() for word in call)
+    assert made.password not in words
+    assert made.secret not in words
     assert settings.load(tmp_path, PORTS).password == made.password
     path.unlink()
     assert settings.load(tmp_path, PORTS).password != made.password
 
 
-def test_no_command_line_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:db-word@db/lab")
-    made = settings.load(tmp_path, PORTS)
-    words = " ".join(word for call in made.commands().values() for word in call)
-    assert made.password not in words
-    assert made.secret not in words
-    assert "db-word" not in words
-
-
-def test_postgresql_and_s3_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db:5433/lab")
-    monkeypatch.setenv("REWARDSMITH_ARTIFACTS", "s3://bucket/runs")
-    made = settings.load(tmp_path, PORTS)
-    assert made.database_of("mlflow") == "postgresql://me:word@db:5433/lab_mlflow"
-    assert made.prefect_database() == "postgresql+asyncpg://me:word@db:5433/lab_prefect"
-    assert "s3://bucket/runs" in made.commands()["mlflow"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("REWARDSMITH_DATABASE", "mysql://me:word@db/lab", r"cannot be read; it must be postgresql://"),
-        ("REWARDSMITH_DATABASE", "postgresql://me:wo/word@db:1/lab", r"cannot be read; .*/ as %2F"),
-        ("REWARDSMITH_DATABASE", "postgresql://me:wo@word@db/lab", r"cannot be read; .*write @ as %40"),
-        ("REWARDSMITH_ARTIFACTS", "gs://bucket", "REWARDSMITH_ARTIFACTS is gs://bucket; it must be s3://"),
-    ],
-)
-def test_unknown_stores_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(RecipeError, match=message) as caught:
+@pytest.mark.parametrize("name", settings.STORES)
+def test_stores_of_ones_own_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "postgresql://me:word@db/lab")
+    with pytest.raises(RecipeError, match=rf"{name} is set, .*infra/compose.yaml") as caught:
         settings.load(tmp_path, PORTS)
-    assert "word" not in str(caught.value).replace("password", "")
-
-
-def test_stores_of_the_last_start_hold_while_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db:5433/lab")
-    before = settings.load(tmp_path, PORTS)
-    platform_state.write_private(before.folder / settings.STORES, before.variables)
-    monkeypatch.delenv("REWARDSMITH_DATABASE")
-    assert settings.load(tmp_path, PORTS) == before
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@other/lab")
-    assert settings.load(tmp_path, PORTS).shown_database("mlflow") == "other/lab_mlflow"
-
-
-def test_every_process_gets_the_secrets_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:w%40rd@db/lab?sslmode=require")
-    made = settings.load(tmp_path, PORTS)
-    holding = {name for name in made.commands() if "w%40rd" in str(made.environment(name))}
-    assert holding == {"prefect", "mlflow"}
-    assert made.prefect_database() == "postgresql+asyncpg://me:w%40rd@db/lab_prefect?ssl=require"
-    assert made.shown_database("auth") == "db/lab_auth"
+    assert "word@" not in str(caught.value)
 
 
 def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "HF_TOKEN", "SIGNING_SECRET", "PGPASSWORD")
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "HF_TOKEN", "SIGNING_SECRET")
     for name in names:
         monkeypatch.setenv(name, "word")
     monkeypatch.setenv("HF_HOME", "kept")
-    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
     given: dict[str, dict[str, str]] = {}
 
     def start(call: list[str], **options: Any) -> SimpleNamespace:
@@ -115,14 +71,8 @@ def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypat
     for name in made.commands():
         processes.start(made, name)
     found = {name: {key for key in names if key in environment} for name, environment in given.items()}
-    assert found == {
-        "prefect": {"PGPASSWORD"},
-        "mlflow": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"},
-        "page": set(),
-        "worker": set(names),
-    }
+    assert found == {"prefect": set(), "mlflow": set(), "page": set(), "worker": {*names}}
     assert all(environment["HF_HOME"] == "kept" for environment in given.values())
-    assert not any("REWARDSMITH_DATABASE" in environment for environment in given.values())
     assert given["mlflow"]["MLFLOW_FLASK_SERVER_SECRET_KEY"] == made.secret, "its own secret"
 
 
@@ -160,22 +110,6 @@ def test_a_host_that_cannot_be_bound_is_refused(
     monkeypatch.setenv("REWARDSMITH_HOST", host)
     assert servers.main(["up"]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_object_store_is_looked_at_before_anything_is_stopped_or_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    touched: list[str] = []
-
-    def refuse(_made: settings.Settings) -> None:
-        raise RewardsmithError("no")
-
-    monkeypatch.setattr(processes, "stop", lambda folder, name: bool(touched.append(name)))
-    monkeypatch.setattr(stores, "create_missing", lambda made: touched.append("databases"))
-    monkeypatch.setattr(stores, "check_artifacts", refuse)
-    with pytest.raises(RewardsmithError, match=r"^no$"):
-        servers.up(tmp_path, {})
-    assert touched == []
 
 
 #: A run that ends in order, and one that was killed and left a stage.
