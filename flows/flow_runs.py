@@ -1,13 +1,11 @@
-"""Flow runs as processes: which of them are cancelled, and which died.
+"""Flow runs as processes: which of them died.
 
 `rewardsmith up` makes runs of the worker crashed whose process is gone, and automations of the server those that send
-no heartbeats, wherever they ran. A run that a command line started ends itself when it is cancelled in Prefect's page.
+no heartbeats, wherever they ran.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,8 +17,6 @@ import psutil
 from flows.working_tree import RUN, end_processes
 from tasks.running.platform_state import PLATFORM, lives
 
-#: Seconds between looks at the run's state.
-POLL_SECONDS = 5.0
 #: Set in the process of a run that a worker started.
 STARTED = "PREFECT__FLOW_RUN_ID"
 #: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
@@ -31,42 +27,6 @@ BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 PASSING = "PassingFailure"
 #: A run that is asked to end has this long for its stages.
 ENDING_SECONDS = 60.0
-
-
-class CancelWatch:
-    """Looks now and then whether the present flow run is being cancelled; a worker ends those that it started."""
-
-    def __init__(self) -> None:
-        from prefect.client.orchestration import get_client
-        from prefect.runtime import flow_run
-        from prefect.settings import PREFECT_API_URL
-
-        watched = flow_run.id and PREFECT_API_URL.value() and STARTED not in os.environ
-        self.run = UUID(flow_run.id) if watched else None  # a temporary server's run cannot be cancelled
-        self.client = get_client(sync_client=True) if self.run else None
-        self._next = 0.0
-
-    def look(self) -> None:
-        """Ends the run where it is to end itself.
-
-        Raises:
-            Abort: it is being cancelled; its state is then Cancelled.
-        """
-        import httpx
-        from prefect.exceptions import Abort, PrefectException
-        from prefect.states import Cancelled
-
-        now = time.monotonic()
-        if self.client is None or self.run is None or now < self._next:
-            return
-        self._next = now + POLL_SECONDS
-        try:
-            state = self.client.read_flow_run(self.run).state
-        except (httpx.HTTPError, PrefectException):
-            return  # a server that does not answer now is asked again
-        if state is not None and state.is_cancelling():
-            self.client.set_flow_run_state(self.run, Cancelled(message="it ended itself with its stages"), force=True)
-            raise Abort("the run was cancelled in Prefect")
 
 
 def run_processes(platform: Path) -> dict[psutil.Process, str]:

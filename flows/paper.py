@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,15 @@ from prefect.client.schemas.objects import State
 
 from flows.deployments import PAPER_TITLES, refuse_edited_tree
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
-from flows.slots import Grant
 from flows.stage import require_prefect_server
-from flows.stage_run import Command, RunningStages, StageFailed, run_command, stage_environment
+from flows.stage_run import Command, RunningStages, StageFailed, run_command
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.dvc import pipelines
 from tasks.dvc.ended_runs import RunRequest, mark_request_done
-from tasks.dvc.internals import ROOT_FILE
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
-from tasks.graph.stages import modules_of_files_never_run
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.running.fork_server import ForkServer
 from tasks.tracking.searches import experiment_link_written_since, link_to_runs
 
 #: A module of the project and its arguments.
@@ -67,13 +63,6 @@ def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, ru
         raise RunFailed(str(error).removeprefix("stage ")) from error
 
 
-def link_mlflow_runs(create: Callable[..., object], root: Path, paper: str) -> None:
-    """Links the run to a paper's runs in MLflow, if they are on an MLflow server."""
-    if link := link_to_runs(root, paper):
-        key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # Prefect allows only these characters in a key
-        create(key=key, link=link, link_text=f"runs of {paper} in MLflow")
-
-
 def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables so far; none if its tables stage finished, or nothing has run.
 
@@ -103,7 +92,9 @@ def report_page_calls(request: RunRequest) -> list[Call]:
     return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
 
 
-def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str = "") -> State[str]:
+def run_request(
+    root: Path, request: RunRequest, *, pool: str = "", remote: str = "", mirrored: Sequence[str] = ()
+) -> State[str]:
     """Brings the results of a paper, or of the suite's papers, up to date and reports them. Call it inside a flow.
 
     Args:
@@ -111,23 +102,23 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
         request: what is brought up to date, and what follows: the report with tables so far, runs in MLflow.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
+        mirrored: the only rows that MLflow gets; empty for all, also while they train.
 
     Returns:
         the run's state; its data is a line with the number of stages by outcome, then one for each stage with alarms.
 
     Raises:
-        RewardsmithError: the run is of a deployment, and the tree was edited since that deployment's commit.
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
-    refuse_edited_tree(root)
     began = time.time()
     name, scale = request.paper, request.scale
     papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
     dvc_files = pipelines.asked_files(
         root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
     )
+    tracked = papers if request.sync else ()
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
-    live_experiment = next(iter(papers), "") if request.sync else ""
+    live_experiment = next(iter(tracked), "") if not mirrored else ""
     summary = run_stale(
         root,
         dvc_files,
@@ -142,20 +133,18 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     problems = list(summary.failed.values())
     if request.report:
         problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
-    mlflow_calls: list[Call] = [
-        ("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in (papers if request.sync else ())
-    ]
+    rows = ["--rows", *mirrored] if mirrored else []
+    mlflow_calls: list[Call] = [("tasks.tracking.mirror", ["--paper", one, "--scale", scale, *rows]) for one in tracked]
     report_calls = report_page_calls(request)
     # the report shows a link to each experiment, which the MLflow calls write unless `flows.live_tracker` already did
-    has_links = all(experiment_link_written_since(root, one, began) for one in papers)
-    if has_links:
+    if all(experiment_link_written_since(root, one, began) for one in papers):
         problems += follow_ups(root, *mlflow_calls, *report_calls)  # side by side
     else:
-        problems += follow_ups(root, *mlflow_calls)
-        problems += follow_ups(root, *report_calls)
-    if request.sync:
-        for one in papers:
-            link_mlflow_runs(create_link_artifact, root, one)
+        problems += follow_ups(root, *mlflow_calls) + follow_ups(root, *report_calls)
+    for one in tracked:
+        if link := link_to_runs(root, one):
+            key = re.sub("[^a-z0-9]+", "-", f"mlflow-{one}".lower())  # Prefect allows only these characters in a key
+            create_link_artifact(key=key, link=link, link_text=f"runs of {one} in MLflow")
     summary.stage_times.write(root)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
@@ -206,16 +195,10 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             pool: the Prefect work pool that runs the stages; empty for this machine alone.
             remote: the DVC remote by which the pool's results come.
         """
-        request = RunRequest(
-            paper=paper,
-            scale=scale,
-            full=full,
-            rows=tuple(rows or ()),
-            seeds=tuple(seeds or ()),
-            report=report,
-            sync=sync,
-        )
-        return run_request(Path(root).resolve(), request, pool=pool, remote=remote)
+        tree = Path(root).resolve()
+        refuse_edited_tree(tree)
+        request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
+        return run_request(tree, request, pool=pool, remote=remote)
 
     return run
 
@@ -225,17 +208,10 @@ TITLES = {**PAPER_TITLES, SUITE: "The demo, or in full the five papers with shar
 globals().update({name: paper_flow(name, title) for name, title in TITLES.items()})
 
 
-def run_paper(paper: str, *, scale: str = DEFAULT_SCALE, full: bool = False, pool: str = "", **parameters: Any) -> str:
+def run_paper(paper: str, *, pool: str = "", **parameters: Any) -> str:
     """Runs a paper's flow from the command line; its parameters are those of `paper_flow`."""
     if pool:
         require_prefect_server()
     if paper == SUITE and parameters.get("rows"):
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
-    # At testbed the suite without --full is the demo, whose stages are in the root's dvc.yaml. Before its first run
-    # there is no dvc.lock: the process's one fork server, which `run_stale` finds again, imports the stages' modules
-    # while Prefect starts. For other requests `run_stale` begins the imports; a pool's stages run elsewhere.
-    demo = paper == SUITE and scale == DEFAULT_SCALE and not full and not pool
-    one_core = Grant(1, gpus=(), memory_gb=0.0)
-    server = ForkServer(Path.cwd(), stage_environment(Path.cwd(), one_core.environment()))
-    server.begin(modules_of_files_never_run(Path.cwd(), [ROOT_FILE] if demo else []))
-    return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(scale=scale, full=full, pool=pool, **parameters)
+    return paper_flow(paper, TITLES.get(paper, f"The rows of {paper}"))(pool=pool, **parameters)

@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from prefect import flow, get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import deployment
 from pydantic import Field
 
 from flows.deployments import COMMIT
-from flows.paper import follow_ups
-from flows.scheduler import RunFailed, completed_state, run_stale
+from flows.paper import run_request
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import OPTIMISER_KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
-from tasks.dvc import stale
-from tasks.dvc.internals import ROOT_FILE
+from tasks.dvc.ended_runs import RunRequest
+from tasks.dvc.stale import cache_folder
 from tasks.graph import dvc_files
-from tasks.graph.check import refuse_rows
-from tasks.graph.results import stopped
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import NAME, read_settings
 from tasks.params.settings import DEFAULT_SCALE
@@ -100,7 +97,7 @@ def worktree(root: Path, name: str, commit: str) -> Path:
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
     dvc_config = path / ".dvc" / "config.local"
-    dvc_config.write_text(f"[cache]\n    dir = {stale.cache_folder(root)}\n", encoding="utf-8")
+    dvc_config.write_text(f"[cache]\n    dir = {cache_folder(root)}\n", encoding="utf-8")
     return path
 
 
@@ -109,20 +106,6 @@ def _git(root: Path, *arguments: str) -> None:
     done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RewardsmithError(f"git {arguments[0]} failed: {done.stderr.strip()}")
-
-
-def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
-    """Writes the row into a worktree, and the dvc.yaml files of the paper's matrix (all its rows and seeds); returns
-    the dvc.yaml files that the row's stages may be in.
-
-    Raises:
-        RecipeError: a setting that a stage of the row would refuse.
-    """
-    (path / _page(paper, name)).write_text(page_text({name: row}), encoding="utf-8")
-    refuse_rows(path, DEFAULT_SCALE, {paper: [name]})
-    folders = dvc_files.matrix_folders(DEFAULT_SCALE, paper)
-    dvc_files.write(path, folders)
-    return [ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
 
 
 def _page(paper: str, name: str) -> Path:
@@ -149,20 +132,6 @@ def adopt(name: str) -> str:
     shutil.copyfile(root / ".work" / "recipes" / name / source, root / source)
     dvc_files.write(root)
     return f"wrote {source}; commit it"
-
-
-def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
-    """Shows the metrics of each seed, or why it stopped, in a table of the Prefect run."""
-    rows = []
-    for seed in seeds:
-        metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"
-        if (reason := stopped(metrics.parent)) is not None:
-            rows.append({"seed": seed, "stopped": reason})
-        if metrics.exists():
-            values = json.loads(metrics.read_text(encoding="utf-8"))
-            rows.append({"seed": seed, **{key: round(value, 4) for key, value in sorted(values.items())}})
-    if rows:
-        create_table_artifact(key=f"recipe-{name}".replace(".", "-").replace("_", "-"), table=rows, description=name)
 
 
 @flow(
@@ -201,7 +170,7 @@ def recipe(
         sync: write the result into MLflow.
         root: the repository.
     """
-    log, tree = get_run_logger(), Path(root).resolve()
+    tree = Path(root).resolve()
     paper, _, start_row = start.partition("/")
     known = {f"{folder}/{row}" for folder in papers(tree) for row in row_addresses(tree, folder)}
     if start not in known:
@@ -216,20 +185,12 @@ def recipe(
         choices = {"reward_model": reward_model, "read": read, "normaliser": normaliser, "shaping": shaping}
         choices |= {"credit": credit, "optimiser": optimiser}
         before = read_settings(row_addresses(path, paper)[start_row].under(path))
-        row = changed_row(before, name, choices, changes or {})
-        text = yaml.safe_dump(row, sort_keys=False)
+        text = page_text({name: changed_row(before, name, choices, changes or {})})
         create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
-        log.info("recipe %s at commit %s in %s", name, commit[:10], path)
+        (path / _page(paper, name)).write_text(text, encoding="utf-8")
         # `adopt` reads it
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
-        files = write_row(path, paper, name, row)
-        chosen = seeds or [0]
-        summary = run_stale(path, files, papers=[paper], rows=[name], seeds=chosen)
-        if summary.failed:
-            raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-            if problems := follow_ups(path, ("tasks.tracking.mirror", ["--paper", paper, "--rows", name])):
-                raise RunFailed("; ".join(problems))
-        report_result(path, DEFAULT_SCALE, paper, name, chosen)
-    return completed_state(summary)
+        asked = RunRequest(paper, DEFAULT_SCALE, True, (name,), tuple(seeds or [0]), report=False, sync=sync)
+        return run_request(path, asked, mirrored=[name])

@@ -28,7 +28,6 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
-from flows.flow_runs import CancelWatch
 from flows.live_tracker import LiveTracker
 from flows.slots import POLL_SECONDS, Grant, machine_slots, shared
 from flows.stage_run import (
@@ -277,10 +276,8 @@ class _Run:
 
     def run(self, log: Any) -> None:
         """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
-        cancelled = CancelWatch()
         try:
             while self.waiting or self.grants:
-                cancelled.look()
                 self.start_ready()
                 self.handle_one_end(log)
         finally:

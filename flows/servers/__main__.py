@@ -24,7 +24,7 @@ from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
 from tasks.running.exclusive import in_turn
-from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, read_private, write_private
+from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, write_private
 
 
 def up(root: Path, asked: Mapping[str, int | None]) -> None:

@@ -159,8 +159,8 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
         if os.environ.get(name) or before.get(name):
             raise RecipeError(
                 f"{name} is set, but `rewardsmith up` keeps its data in this tree. For PostgreSQL and S3 start the "
-                "services of infra/compose.yaml (docs/containers.md), or set PREFECT_API_URL and MLFLOW_TRACKING_URI to "
-                "servers of your own; unset it here and remove .work/platform/stores.json"
+                "services of infra/compose.yaml (docs/containers.md), or set PREFECT_API_URL and MLFLOW_TRACKING_URI "
+                "to servers of your own. Here unset it and remove .work/platform/stores.json"
             )
     try:
         socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.paper import link_mlflow_runs, report_page_calls, tables_calls
+from flows.paper import report_page_calls, tables_calls
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from tasks.dvc.ended_runs import RunRequest
@@ -60,15 +60,6 @@ def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(pape
 def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) -> None:
     (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
     assert tables_calls(tmp_path, "testbed", "mixed", RunSummary()) == []
-
-
-def test_a_link_of_any_paper_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
-    made: list[dict[str, str]] = []
-    note_experiment(tmp_path, "My_Study.2", "http://127.0.0.1:5000", "7")
-    link_mlflow_runs(lambda **link: made.append(link), tmp_path, "My_Study.2")
-    assert [(link["key"], link["link"]) for link in made] == [
-        ("mlflow-my-study-2", "http://127.0.0.1:5000/#/experiments/7/runs")
-    ]
 
 
 @pytest.mark.parametrize("made", without_stages.FLOWS)

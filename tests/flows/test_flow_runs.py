@@ -1,37 +1,27 @@
-"""Runs whose process died, and runs that are cancelled in Prefect's page, against a stand-in of Prefect's client."""
+"""Runs whose process died, against a stand-in of Prefect's client."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
-import prefect.runtime
 import pytest
-from prefect.exceptions import Abort
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Running
 
 from flows import flow_runs
-from flows.flow_runs import CancelWatch, crash_dead_runs
+from flows.flow_runs import crash_dead_runs
 from tasks.running.platform_state import PLATFORM, SERVER
 
 
 class Client:
     """Prefect's client of one run."""
 
-    def __init__(self, state: Any = None) -> None:
-        self.run, self.away, self.set = SimpleNamespace(id=uuid4(), name="own", state=state), False, list[str]()
-
-    def read_flow_run(self, _run: UUID) -> Any:
-        if self.away:
-            raise httpx.ConnectError("refused")
-        return self.run
+    def __init__(self, state: Any) -> None:
+        self.run, self.set = SimpleNamespace(id=uuid4(), name="own", state=state), list[str]()
 
     def read_flow_runs(self, **_: Any) -> list[Any]:
         return [self.run]
@@ -58,24 +48,3 @@ def test_up_crashes_the_runs_whose_process_is_gone(
         process.kill()
         process.wait()
     assert client.set == becomes
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_a_cancelled_run_ends_itself_unless_a_worker_ends_it(monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
-    client = Client(Running())
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
-    monkeypatch.setattr(prefect.runtime.flow_run, "id", str(uuid4()), raising=False)
-    monkeypatch.setattr(flow_runs, "POLL_SECONDS", 0.0)
-    monkeypatch.delenv(flow_runs.STARTED, raising=False)
-    if started:
-        monkeypatch.setenv(flow_runs.STARTED, "x")
-    with temporary_settings({PREFECT_API_URL: "http://server/api"}):
-        watch = CancelWatch()
-    watch.look()
-    client.run.state, client.away = Cancelling(), True
-    watch.look()
-    client.away = False
-    assert client.set == []
-    with nullcontext() if started else pytest.raises(Abort, match="cancelled in Prefect"):
-        watch.look()
-    assert client.set == ([] if started else ["Cancelled"])

@@ -28,19 +28,14 @@ def run(root: Path, name: str, clamp: float = 10.0) -> str:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = small_repository.create(tmp_path / "tree", demo=("bandit",), seeds=(0,))
-    quiet: Any = lambda *_, **__: None  # noqa: E731
-    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=quiet))
-    for name in ("create_markdown_artifact", "create_table_artifact"):
-        monkeypatch.setattr(module, name, quiet)
+    monkeypatch.setattr(module, "create_markdown_artifact", lambda **_: None)
     return found
 
 
 def test_a_deployment_whose_version_is_no_commit_runs_at_the_trees_commit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        module, "run_stale", lambda *_, **__: SimpleNamespace(failed={}, alarms={}, line=lambda: "1 ran")
-    )
+    monkeypatch.setattr(module, "run_request", lambda *_, **__: SimpleNamespace(message="1 ran"))
     first = commit_of(root)
     monkeypatch.setattr(module.deployment, "version", "d41d8cd98f00b204e9800998ecf8427e", raising=False)
     assert run(root, "own") == "1 ran"
@@ -67,9 +62,9 @@ def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(
             assert row.read_text() == before
             run(root, "other", 5.0)
         seen.append(path.name)
-        return SimpleNamespace(failed={}, alarms={}, line=lambda: "1 ran")
+        return SimpleNamespace(message="1 ran")
 
-    monkeypatch.setattr(module, "run_stale", at_work)
+    monkeypatch.setattr(module, "run_request", at_work)
     assert run(root, "own") == "1 ran"
     assert seen == ["other", "own"]
     assert run(root, "other", 5.0) == "1 ran", "the name is free again"
