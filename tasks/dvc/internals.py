@@ -8,8 +8,9 @@ part.
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,16 @@ def run_key(entry: Mapping[str, Any]) -> str:
     Args:
         entry: the stage as `dvc.lock` holds it.
     """
-    return run_value({**entry, "outs": [out["path"] for out in entry.get("outs", [])]})
+    from dvc.stage.cache import _get_cache_hash
+
+    return str(_get_cache_hash(copy.deepcopy(dict(entry)), key=True))
 
 
 def run_value(entry: Mapping[str, Any]) -> str:
     """Returns the name of a run's file in DVC's run cache, below its key."""
-    from dvc.utils import dict_sha256
-    from dvc_data.hashfile.meta import Meta
+    from dvc.stage.cache import _get_cache_hash
 
-    return str(dict_sha256(copy.deepcopy(dict(entry)), exclude=[Meta.PARAM_SIZE, Meta.PARAM_NFILES]))
+    return str(_get_cache_hash(copy.deepcopy(dict(entry))))
 
 
 def run_folder(key: str) -> Path:
@@ -77,20 +79,14 @@ def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
     """Returns the newest whole run of a key in this repository's run cache; None without one."""
     folder = Path(repo.cache.legacy.path) / run_folder(key)
     runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True) if folder.is_dir() else []
-    return next(filter(None, map(run_entry, runs)), None)
+    return next(filter(None, (_run(repo, file) for file in runs)), None)
 
 
-def run_entry(file: Path) -> dict[str, Any] | None:
+def _run(repo: Any, file: Path) -> dict[str, Any] | None:
     """Returns an entry of a run cache; None for one that is damaged, or that is another run's than its place says."""
-    from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
-    from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
-    from voluptuous import Invalid
-
-    try:
-        found: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(load_yaml(str(file)))
-    except (OSError, YAMLFileCorruptedError, Invalid, RecursionError):
-        return None
-    return found if run_key(found) == file.parent.name and run_value(found) == file.name else None
+    found: dict[str, Any] | None = repo.stage_cache._load_cache(file.parent.name, file.name)
+    whole = found and run_key(found) == file.parent.name and run_value(found) == file.name
+    return found if whole else None
 
 
 def save_run(repo: Any, stage: Any) -> Path:
@@ -101,12 +97,39 @@ def save_run(repo: Any, stage: Any) -> Path:
 
     entry = to_single_stage_lockfile(stage)
     path = Path(repo.cache.legacy.path) / run_folder(run_key(entry)) / run_value(entry)
-    if run_entry(path) is None:
+    if _run(repo, path) is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         dump_yaml(str(partial), entry)
         partial.rename(path)
     return path
+
+
+def is_damaged(copy: Path) -> bool:
+    """Returns whether a file of DVC's cache has another content than its name says; DVC trusts a read-only one."""
+    if not copy.exists():
+        return False
+    with copy.open("rb") as content:
+        return hashlib.file_digest(content, "md5").hexdigest() != copy.parent.name + copy.name.removesuffix(".dir")
+
+
+def drop_damaged(repo: Any, outs: Iterable[Any]) -> list[Any]:
+    """Removes damaged files of outputs from DVC's cache; returns the outputs that had some."""
+    from dvc_data.hashfile.tree import Tree
+
+    cache, found = repo.cache.local, []
+    for out in outs:
+        digests, damaged = [str(out.hash_info.value)] if out.hash_info else [], False
+        for digest in digests:  # grows by the files of a folder whose list is whole
+            copy = Path(cache.oid_to_path(digest))
+            if is_damaged(copy):
+                damaged = True
+                copy.chmod(0o644)
+                copy.unlink()
+            elif digest.endswith(".dir") and copy.exists():
+                digests += [info.value for _, _, info in Tree.load(cache, out.hash_info) if info]
+        found += [out] if damaged else []
+    return found
 
 
 def readable_lock(path: Path) -> bool:

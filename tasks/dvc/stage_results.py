@@ -1,8 +1,8 @@
 """Results of stages in DVC: taken from its cache or a remote, or committed once the stage's command has run.
 
 It does what `dvc repro --single-item` does, in two steps around a command that the scheduler runs, and leaves the same
-`dvc.lock` and run cache. What comes from the cache is compared once with the record of the run that made it; a damaged
-result is removed, and the stage runs.
+`dvc.lock` and run cache. What comes from the cache is compared once with its digests; a damaged copy is removed, and
+the stage runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.dvc.cache_digests import damaged_outputs, drop_damaged_copy, remove_with_cache
-from tasks.dvc.internals import ROOT_FILE, open_repo, run_key, save_run
+from tasks.dvc.internals import ROOT_FILE, drop_damaged, open_repo, run_key, save_run
 from tasks.dvc.remote import Remote
 from tasks.dvc.stale import Inspection
 
@@ -127,19 +126,21 @@ class StageResults:
         with self._lock, self.repo.lock:
             if not stage.changed():
                 return UNCHANGED
-            if Inspection(self.repo).restorable(stage, self.remote):
+            restorable = Inspection(self.repo).restorable(stage, self.remote)
+            for out in drop_damaged(self.repo, stage.outs):
+                print(
+                    f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True
+                )
+                restorable = False
+            stage.remove_outs()
+            if restorable:
                 try:
-                    stage.remove_outs()
                     stage.checkout(force=True)
-                    if not self._removed_damaged(stage.outs):
-                        self._commit(stage)
-                        return RESTORED
+                    self._commit(stage)
+                    return RESTORED
                 except DvcException as error:
                     print(f"warning: {address} cannot be taken from DVC's cache ({error}); it runs", flush=True)
-            stage.remove_outs()
-            for out in stage.outs:
-                if out.hash_info:  # a list of a folder's files that DVC could not read would stay
-                    drop_damaged_copy(Path(self.repo.cache.local.oid_to_path(out.hash_info.value)))
+                    stage.remove_outs()
         return None
 
     def take_inputs(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
@@ -162,8 +163,17 @@ class StageResults:
                 StageLoader.fill_from_lock(stage, dict(entry))
                 for out in stage.outs:
                     out.obj = None
-                if damaged_outputs(stage.outs):
+                if any(not out.exists or out.get_hash() != out.hash_info for out in stage.outs):
+                    drop_damaged(self.repo, stage.outs)
                     self.remote.pull(stage.outs)
+                    if wrong := drop_damaged(self.repo, stage.outs):
+                        raise DataError(
+                            f"its content is not what dvc.lock says ({wrong[0].hash_info.value})",
+                            file=wrong[0].def_path,
+                            remedy="The local copy was removed and nothing was run. Run the same command again; if it "
+                            f"is damaged on remote '{self.remote.name}', remove it there and push it again from the "
+                            "clone that made it",
+                        )
                     try:
                         if not stage.outs_cached():
                             raise FileNotFoundError("it is not there")
@@ -174,14 +184,6 @@ class StageResults:
                             file=stage.outs[0].def_path,
                             remedy="Push it from the clone that made it (`dvc push --run-cache`)",
                         ) from None
-                    if wrong := self._removed_damaged(stage.outs):
-                        raise DataError(
-                            f"its content is not what dvc.lock says ({wrong[0].hash_info.value})",
-                            file=wrong[0].def_path,
-                            remedy="The local copy was removed and nothing was run. Run the same command again; if it "
-                            f"is damaged on remote '{self.remote.name}', remove it there and push it again from the "
-                            "clone that made it",
-                        )
                 stage.dump(update_pipeline=False)
 
     def push(self, addresses: Iterable[str]) -> None:
@@ -193,14 +195,6 @@ class StageResults:
         assert self.remote is not None
         with self._lock:
             self.remote.push([self._stages[address] for address in addresses])
-
-    def _removed_damaged(self, outs: Iterable[Any]) -> list[Any]:
-        """Returns the outputs in the tree that are not what their stage made; removes them, also from the cache."""
-        damaged = damaged_outputs(outs)
-        for out in damaged:
-            print(f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True)
-            remove_with_cache(self.repo, out)
-        return damaged
 
     def _commit(self, stage: Any) -> None:
         """Writes a stage's digests into dvc.lock and the run cache, and its outputs into the cache."""

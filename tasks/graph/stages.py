@@ -53,13 +53,13 @@ class Stage:
         return file_name(self.address)
 
 
-def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
-    """Returns the `meta` of each stage of a dvc.yaml, by the stage's name within the file.
+def declared_stages(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Returns each stage of a dvc.yaml, by its name within the file.
 
     Raises:
-        RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
+        RewardsmithError: a stage without its `meta`, which `rewardsmith graph` did not write.
     """
-    stages = read_mapping(file).get("stages") or {}
+    stages: Any = read_mapping(file).get("stages") or {}
     if not isinstance(stages, Mapping):
         raise RewardsmithError(f"{file}: stages is not a mapping; write the file with `rewardsmith graph`")
     metas: dict[str, Any] = {
@@ -68,7 +68,7 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
     for name, meta in metas.items():
         if (part := _missing(meta)) is not None:
             raise RewardsmithError(f"{file}: stage '{name}' has no {part}; write it with `rewardsmith graph`")
-    return metas
+    return stages
 
 
 def _missing(meta: Any) -> str | None:
@@ -87,20 +87,6 @@ def modules_of_files_never_run(root: Path, files: Iterable[str]) -> list[str]:
         if path.exists() and not path.with_suffix(".lock").exists():
             kinds += re.findall(r"^ +module: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return kinds
-
-
-def is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
-    """Returns whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
-
-    Tables are of all seeds, and no part of a choice of some.
-    """
-    return meta["module"] != "tables" and meta.get("seed") in (None, *seeds)
-
-
-def seeds_of(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
-    """Returns seeds of the papers' stages; of all papers without a choice."""
-    metas = [meta for stages in files for meta in stages.values()]
-    return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
 
 
 def in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
