@@ -34,7 +34,6 @@ from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
 from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
-from tasks.running.fork_server import PROJECT
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered
 
@@ -64,7 +63,8 @@ def _address(model: Registered) -> str:
 def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
     the installed package; its log is kept."""
-    call = ["python", "-P", "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
+    python = ["python"] if is_checkout(root) else ["python", "-P"]
+    call = [*python, "-m", "tasks.reevaluation.evaluate", "--settings", str(settings_path), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(record_path)]
@@ -73,7 +73,6 @@ def _run(root: Path, settings_path: Path, model: Registered, record_path: Path, 
         address=_address(model),
         name=file_name(_address(model)),
         environment=grant.environment(),
-        packages=root if is_checkout(root) else PROJECT,
     )
     out, running = records_folder(root, model.name, model.alias).relative_to(root).as_posix(), RunningStages()
     with noted_failure(root, command.name, address=command.address, out=out, running=running):

@@ -18,7 +18,7 @@ from flows.working_tree import WORK, end_processes, group_members, mark
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.stage_results import RAN, StageResults
 from tasks.running import machine
-from tasks.running.fork_server import PROJECT, ForkedProcess, ForkServer
+from tasks.running.fork_server import PROJECT, ForkServer
 
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for a transient one.
 USER_ERROR, TEMPORARY = 2, 75
@@ -78,12 +78,13 @@ class RunningStages:
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
     """Returns the failure behind a stage's process that ended with `status`, given the end of its log."""
-    messages = [line for line in tail.splitlines() if line.startswith("error:")]
-    errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
-    if FULL.search(tail):
-        text = next(line for line in reversed(tail.splitlines()) if FULL.search(line))
-        return StageFailed(f"stage {address} failed: {machine.full_disk(text.strip())}", exit_code=status, retry=False)
+    lines = tail.strip().splitlines()
+    messages = [line for line in lines if line.startswith("error:")]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    last = (messages or errors or lines or ["no output"])[-1].removeprefix("error: ")
+    if full := [line for line in lines if FULL.search(line)]:
+        text = machine.full_disk(full[-1].strip())
+        return StageFailed(f"stage {address} failed: {text}", exit_code=status, retry=False)
     retry = status != USER_ERROR and (status in SIGNALS or status == TEMPORARY or bool(PASSING.search(tail)))
     hint = " (ended by the system: out of memory?)" if status in (-9, 137) else ""
     return StageFailed(f"stage {address} failed with exit code {status}{hint}: {last}", exit_code=status, retry=retry)
@@ -94,55 +95,35 @@ def stage_log(name: str) -> str:
     return f"{WORK}/logs/{name}.log"
 
 
-def failure_note(root: Path, name: str) -> Path:
-    """Returns where a failed stage is noted until it succeeds."""
-    return root / WORK / "failures" / f"{name}.json"
-
-
-def write_failure(
-    root: Path, name: str, *, address: str, out: str, failure: StageFailed, log: str | None = None
-) -> None:
-    """Leaves `.work/failures/<stage>.json`, which tracking and the plan read.
-
-    Args:
-        name, address: the stage as a file name, and as DVC names it.
-        out: its output directory.
-        log: where its log is, that of this machine unless given.
-    """
-    content = {"stage": address, "out": out, "exit_code": failure.exit_code, "retry": failure.retry}
-    content |= {"message": str(failure), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    path = failure_note(root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**content, "log": log or stage_log(name)}, indent=1) + "\n", encoding="utf-8")
-
-
 @contextmanager
 def noted_failure(
     root: Path, name: str, *, address: str, out: str, running: RunningStages, log: str | None = None
 ) -> Iterator[None]:
-    """Notes a failure of the block, and removes the note of an earlier one if there is none; see `write_failure`.
+    """Leaves `.work/failures/<stage>.json`, which tracking and the plan read, where the block fails; else removes it.
 
     Args:
+        name, address: the stage as a file name, and as DVC names it.
+        out: its output directory.
         running: a run that ends has no failures.
+        log: where its log is, that of this machine unless given.
     """
+    path = root / WORK / "failures" / f"{name}.json"
     try:
         yield
     except StageFailed as failure:
         if not running.cancelled:
+            content = {"stage": address, "out": out, "exit_code": failure.exit_code, "retry": failure.retry}
+            content |= {"message": str(failure), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
             with suppress(OSError):  # a full disk
-                write_failure(root, name, address=address, out=out, failure=failure, log=log)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(content | {"log": log or stage_log(name)}, indent=1) + "\n")
         raise
-    failure_note(root, name).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
-def stage_environment(root: Path, granted: Mapping[str, str], packages: Path = PROJECT) -> dict[str, str]:
-    """Returns the environment of a stage's process.
-
-    Args:
-        granted: variables of its cores and devices.
-        packages: the folder of the package that has the module.
-    """
-    libraries = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+def stage_environment(root: Path, granted: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a stage's process, with the variables of its cores and devices."""
+    libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     own = {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
@@ -158,14 +139,12 @@ class Command:
         address: for people, such as the stage as DVC names it.
         name: the address as a file name, for its log.
         environment: variables of its cores and devices.
-        packages: the folder of the package that has the module.
     """
 
     words: str
     address: str
     name: str
     environment: Mapping[str, str]
-    packages: Path = PROJECT
 
 
 def run_stage(
@@ -222,8 +201,19 @@ def run_command(
     """
     log_path = root / stage_log(command.name)
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    environment = stage_environment(root, command.environment, command.packages)
-    process = _start(root, command.words, environment, server)
+    environment = stage_environment(root, command.environment)
+    forked = server.start(command.words, environment) if server is not None else None
+    process = forked or subprocess.Popen(
+        command.words.split() if PLAIN.fullmatch(command.words) else ["/bin/sh", "-c", command.words],
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     running.add(process.pid)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
@@ -244,21 +234,3 @@ def run_command(
         if running.cancelled:
             raise StageFailed(f"stage {command.address} was ended with its run", exit_code=status, retry=False)
         raise explain_failure(command.address, status, "".join(tail))
-
-
-def _start(
-    root: Path, words: str, environment: Mapping[str, str], server: ForkServer | None
-) -> ForkedProcess | subprocess.Popen[str]:
-    """Starts a command as leader of a session, forked where that is possible."""
-    forked = server.start(words, environment) if server is not None else None
-    return forked or subprocess.Popen(
-        words.split() if PLAIN.fullmatch(words) else ["/bin/sh", "-c", words],
-        cwd=root,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )

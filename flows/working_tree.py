@@ -6,8 +6,8 @@ another parent, and the next run, `rewardsmith up` or `rewardsmith down` ends it
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -79,25 +79,14 @@ def clear_dead_locks(root: Path) -> bool:
     DVC passes over dead processes itself, but not over a file that was cut, or a process id that is another's by now.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
-    try:
-        locks = json.loads(path.read_text(encoding="utf-8"))
-        holders = [found for files in locks.values() for found in files.values()]
-        pids = {int(one["pid"]) for found in holders for one in (found if isinstance(found, list) else [found])}
-    except FileNotFoundError:
+    if not path.exists():
         return False
-    except (ValueError, LookupError, TypeError, RecursionError, AttributeError):
-        pids = set()
-    if any(_is_living_dvc(pid) for pid in pids):
-        return False
+    for pid in re.findall(r'"pid": (\d{1,9})\b', path.read_text(encoding="utf-8", errors="replace")):
+        with suppress(psutil.Error):
+            if any("dvc" in part for part in psutil.Process(int(pid)).cmdline()):
+                return False
     path.unlink()
     return True
-
-
-def _is_living_dvc(pid: int) -> bool:
-    try:
-        return any("dvc" in part for part in psutil.Process(pid).cmdline())
-    except (psutil.Error, OverflowError):
-        return False
 
 
 def set_aside_unreadable_locks(root: Path) -> list[Path]:
@@ -107,12 +96,11 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
     moved = []
     for path in [root / "dvc.lock", *(root / "pipelines").glob("*/*/dvc.lock")]:
         if os.path.lexists(path) and not readable_lock(path):
-            aside = (
-                root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
-            )
+            name = path.relative_to(root)
+            aside = root / WORK / "set-aside" / f"{name.as_posix().replace('/', '_')}-{time.time_ns()}"
             aside.parent.mkdir(parents=True, exist_ok=True)
             path.rename(aside)
-            moved.append(path.relative_to(root))
+            moved.append(name)
     return moved
 
 

@@ -30,8 +30,7 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segments import from_spans
 from rlhf_core.signals import Segments
 from tasks.params.reward_model import NormaliserSpec
-from tasks.running.amounts import warn_too_few_rows
-from tasks.running.artifacts import read_jsonl, write_json
+from tasks.running.artifacts import read_jsonl, warn_too_few_rows, write_json
 from tasks.running.loading import load_encoder
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import PageEntry, stage

@@ -12,8 +12,7 @@ from typing import Annotated
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.policies import answer
 from tasks.params.evaluation import PoolSpec
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import first_rows, read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import PageEntry, stage

@@ -27,8 +27,7 @@ from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.params.reward_model import ReferencesSpec
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, write_json
+from tasks.running.artifacts import first_rows, read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.stage import PageEntry, stage

@@ -33,8 +33,7 @@ from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.evaluating.policies import answer
 from tasks.params.aspects import ASPECT_NORMALISERS, SelectionEntry, SelectionScale
 from tasks.params.pages import Address
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import first_rows, read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import PageEntry, stage

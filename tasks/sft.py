@@ -32,8 +32,7 @@ from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address
-from tasks.running.amounts import warn_too_few_rows
-from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, warn_too_few_rows, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device

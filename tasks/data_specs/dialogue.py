@@ -25,7 +25,7 @@ from tasks.data_specs.data_sets import (
     together,
 )
 from tasks.params.data import Filters, RealSpec, WorldSpec
-from tasks.running.amounts import first_rows
+from tasks.running.artifacts import first_rows
 
 #: Responses of each kind that reward models colour, the same for all of them.
 PICTURES = {"normal": 8, "repetition": 4, "code": 4}

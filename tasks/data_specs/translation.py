@@ -25,7 +25,7 @@ from tasks.data_specs.data_sets import (
     with_prompt,
 )
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
-from tasks.running.amounts import warn_too_few_rows
+from tasks.running.artifacts import warn_too_few_rows
 
 #: Languages as a judge's instruction names them; others go by their code.
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}

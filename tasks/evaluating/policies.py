@@ -43,8 +43,7 @@ from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import answered, solve_tests
 from tasks.params.evaluation import EvaluationConfig
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.artifacts import first_rows, read_json, read_jsonl
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
 if TYPE_CHECKING:

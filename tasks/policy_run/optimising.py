@@ -31,8 +31,7 @@ from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import build_reward, shaping_constants
 from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
 from tasks.policy_run.solutions import SAMPLES_FILE, Solved, solved_samples
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import peak_memory, read_jsonl
+from tasks.running.artifacts import first_rows, peak_memory, read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_device_settings
 from tasks.running.loading import load_policy

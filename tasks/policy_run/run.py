@@ -31,8 +31,7 @@ from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
-from tasks.running.amounts import first_rows
-from tasks.running.artifacts import read_jsonl, write_json
+from tasks.running.artifacts import first_rows, read_jsonl, write_json
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
@@ -33,9 +33,8 @@ from rlhf_core.models.sampling import used_engines
 from rlhf_core.models.vllm.environment import deaths, installed
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
-from tasks.running.amounts import fewer_rows
 from tasks.running.commit import changed_since, commit_of
-from tasks.running.result_digests import check_content, combined_digest, digests_of, file_digest, file_digests
+from tasks.running.result_digests import check_content, digests_of, file_digest
 from tasks.running.variables import arithmetic
 
 #: The folder of the packages that run.
@@ -46,7 +45,12 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-lea
 def digest(path: Path | str) -> str:
     """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
-    return file_digest(path) if path.is_file() else combined_digest(file_digests(path))
+    return file_digest(path) if path.is_file() else str(digests_of(path)["result_digest"])
+
+
+#: The warnings of this process's present stage, for its record.
+fewer_rows: list[str] = []
+Row = TypeVar("Row")
 
 
 def _content(path: Path) -> bytes:
@@ -71,14 +75,14 @@ def _parsed(text: bytes, path: Path | str, row: int | None = None) -> Any:
     Raises:
         DataError: it is not valid JSON.
     """
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not a number")
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), row=row, remedy="Re-run its stage") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
 
 
 def read_json(path: Path | str) -> Any:
@@ -135,10 +139,7 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path | str) -> list[Any]:
-    """Returns the rows, objects with names, of a stage's output (`rlhf_core.data.sources` reads user data).
-
-    `tasks.running.result_rows` has their types.
-    """
+    """Returns the rows of a stage's output, whose types `tasks.running.result_rows` has."""
     return [_parsed(line, path, number) for number, line in enumerate(_content(Path(path)).splitlines(), start=1)]
 
 
@@ -160,6 +161,21 @@ def read_tensors(path: Path, names: Iterable[str] = ()) -> dict[str, Any]:
     if missing := [name for name in names if name not in found]:
         raise DataError(f"has no tensor '{missing[0]}'", file=str(path), remedy="Re-run its stage")
     return found
+
+
+def warn_too_few_rows(asked: int | None, exist: int, field: str, file: Path | str) -> None:
+    """Prints and records a warning where a setting (`field`) asks for more rows than a file has; None asks for all."""
+    text = f"{field} is {asked}, but {file} has {exist} rows; all of them are used"
+    if asked is not None and asked > exist and text not in fewer_rows:
+        fewer_rows.append(text)
+        if not distributed.rank():
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def first_rows(rows: Sequence[Row], asked: int | None, field: str, file: Path | str) -> list[Row]:
+    """Returns the first rows of a file, all for None; see `warn_too_few_rows`."""
+    warn_too_few_rows(asked, len(rows), field, file)
+    return list(rows[:asked])
 
 
 def source_digest() -> str:
@@ -195,7 +211,7 @@ class Inputs:
             if not address.file.exists():
                 raise DataError("input does not exist", file=str(address), remedy="Run the stage that makes it first")
         stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
-        return cls({str(address): input_digest(address) for address in addresses}, stamps)
+        return cls({str(address): _input_digest(address) for address in addresses}, stamps)
 
     def refuse_changed_inputs(self) -> None:
         """Compares with the present state; what was not written to is not read again.
@@ -206,24 +222,16 @@ class Inputs:
         for name, known in self.digests.items():
             address = Address(name)
             try:
-                same = _stamp(address.file) == self.stamps[name] or input_digest(address) == known
-            except (FileNotFoundError, RewardsmithError):
+                same = _stamp(address.file) == self.stamps[name] or _input_digest(address) == known
+            except (OSError, RewardsmithError):
                 same = False
             if not same:
-                raise DataError(
-                    "it changed while the stage that reads it ran, so nothing was written",
-                    file=name,
-                    remedy="Run the same command again",
-                )
+                problem = "it changed while the stage that reads it ran, so nothing was written"
+                raise DataError(problem, file=name, remedy="Run the same command again")
 
 
-def input_digest(address: Address) -> str:
-    """Returns the digest of a file or directory, or of an entry's settings."""
-    if address.key is None:
-        if not address.file.exists():
-            raise FileNotFoundError(address.file)
-        return digest(address.file)
-    return settings_digest(address)
+def _input_digest(address: Address) -> str:
+    return digest(address.file) if address.key is None else settings_digest(address)
 
 
 def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
@@ -246,20 +254,13 @@ def record_folder(result: Path) -> Path:
     return result.parent / "record"
 
 
-def _record(
-    stage: str, version: int, out: Path, digests: Mapping[str, str], started: float, startup: float, seconds: float
-) -> dict[str, Any]:
+def _record() -> dict[str, Any]:
+    """Returns the part of a record that this process and machine make alone."""
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
     engines = sorted(used_engines)
     own = {"vllm": installed().version} if "vllm" in engines else {}
     return {
-        "stage": stage,
-        "version": version,
-        "out": out.as_posix(),
-        "seconds": round(seconds, 3),
-        "startup_seconds": round(startup, 3),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "peak_memory_mb": peak_memory()["peak_memory_mb"],
         "threads": 1 if torch is None else torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch is not None and gpu else "cpu",
@@ -272,7 +273,8 @@ def _record(
         "commit": commit_of(Path()),
         "dirty": bool(commit_of(PROJECT) and changed_since(PROJECT, "HEAD")),
         "sources": source_digest(),
-        "inputs": dict(digests),
+        **({"fewer_rows": [*fewer_rows]} if fewer_rows else {}),
+        **({"resolved": dict(resolved)} if resolved else {}),
     }
 
 
@@ -348,11 +350,16 @@ def stage_output(
             shutil.rmtree(partial / "result")
             (partial / "result").mkdir()
             write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
-        seconds = time.monotonic() - clock + seconds_before()
-        record = _record(stage, version, out, read.digests, started, startup, seconds)
-        record |= {"fewer_rows": [*fewer_rows]} if fewer_rows else {}
-        record |= {"resolved": dict(resolved)} if resolved else {}
-        record |= digests_of(partial / "result")
+        record = {
+            "stage": stage,
+            "version": version,
+            "out": out.as_posix(),
+            "seconds": round(time.monotonic() - clock + seconds_before(), 3),
+            "startup_seconds": round(startup, 3),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "inputs": dict(read.digests),
+        }
+        record |= _record() | digests_of(partial / "result")
         write_json(partial / "record" / "record.json", record)
         parts = ["result", "record"]
         if stage in HEADLINES:

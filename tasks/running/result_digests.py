@@ -26,24 +26,14 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def file_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file of a directory, by relative name."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): file_digest(file) for file in files}
-
-
-def combined_digest(files: Mapping[str, str]) -> str:
-    """Returns the digest of a directory whose files have the given digests."""
+def digests_of(folder: Path) -> dict[str, Any]:
+    """Returns a record's fields about the content of a folder: `files` by relative name, and `result_digest` of all."""
+    found = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = {file.relative_to(folder).as_posix(): file_digest(file) for file in found}
     total = hashlib.sha256()
     for name in sorted(files, key=lambda name: name.split("/")):
         total.update(f"{name}\0{files[name]}\n".encode())
-    return total.hexdigest()
-
-
-def digests_of(result: Path) -> dict[str, Any]:
-    """Returns a record's fields about the content of a result: `files` by name, and `result_digest` of all."""
-    files = file_digests(result)
-    return {"files": files, "result_digest": combined_digest(files)}
+    return {"files": files, "result_digest": total.hexdigest()}
 
 
 def check_content(path: Path, content: bytes) -> None:
@@ -52,11 +42,9 @@ def check_content(path: Path, content: bytes) -> None:
     Raises:
         DataError: it is not what the stage wrote; or a damaged record.
     """
-    result = _result_of(path)
-    files = None if result is None else recorded_digests(result)
-    if result is None or files is None:
+    name, files = _recorded(path)
+    if files is None:
         return
-    name = path.relative_to(result).as_posix()
     if name not in files:
         raise DataError("its stage did not write this file", file=str(path), remedy=f"Remove it. {REMEDY}")
     if hashlib.sha256(content).hexdigest() != files[name]:
@@ -69,11 +57,12 @@ def exists_or_raise_if_lost(path: Path) -> bool:
     Raises:
         DataError: the file is not there although the result's record names it; or a damaged record.
     """
-    there = path.exists()
-    result = None if there else _result_of(path)
-    if result is not None and path.relative_to(result).as_posix() in (recorded_digests(result) or {}):
+    if path.exists():
+        return True
+    name, files = _recorded(path)
+    if name in (files or {}):
         raise DataError("its stage wrote this file, and it is not there", file=str(path), remedy=REMEDY)
-    return there
+    return False
 
 
 def check_result(result: Path, *, weights: bool = True) -> None:
@@ -86,7 +75,7 @@ def check_result(result: Path, *, weights: bool = True) -> None:
     Raises:
         DataError: as `check_content`.
     """
-    files = recorded_digests(result)
+    _, files = _recorded(result / "any")
     if files is None:
         return
     for name in files:
@@ -97,22 +86,20 @@ def check_result(result: Path, *, weights: bool = True) -> None:
             raise _changed(file)
 
 
-def recorded_digests(result: Path) -> Mapping[str, str] | None:
-    """Returns the digests of files in a result's record; None without a record, or with one that has none.
-
-    Raises:
-        DataError: the record cannot be read.
-    """
-    record = result.parent / RECORD
-    try:
-        state = record.stat()
-    except OSError:
-        return None
-    return _read(record, (state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns))
+def _recorded(path: Path) -> tuple[str, Mapping[str, str] | None]:
+    """Returns the name of a file in its `result/` folder, and the digests in the record beside that folder; None
+    without them."""
+    for folder in path.parents:
+        record = folder.parent / RECORD
+        if folder.name == RESULT and record.is_file():
+            state = record.stat()
+            stamp = (state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns)
+            return path.relative_to(folder).as_posix(), _files(record, stamp)
+    return path.name, None
 
 
 @lru_cache(maxsize=4096)
-def _read(record: Path, stamp: tuple[int, ...]) -> Mapping[str, str] | None:
+def _files(record: Path, stamp: tuple[int, ...]) -> Mapping[str, str] | None:
     try:
         files: Mapping[str, str] | None = json.loads(record.read_bytes()).get("files")
     except (OSError, ValueError, RecursionError, AttributeError) as error:
@@ -120,17 +107,6 @@ def _read(record: Path, stamp: tuple[int, ...]) -> Mapping[str, str] | None:
     return files
 
 
-def _result_of(path: Path) -> Path | None:
-    """Returns the `result/` folder of a file that has a record beside it; None for other files."""
-    for folder in path.parents:
-        if folder.name == RESULT and (folder.parent / RECORD).is_file():
-            return folder
-    return None
-
-
 def _changed(path: Path) -> DataError:
-    return DataError(
-        "it changed after its stage had ended: its content is not what the stage's record says",
-        file=str(path),
-        remedy=REMEDY,
-    )
+    problem = "it changed after its stage had ended: its content is not what the stage's record says"
+    return DataError(problem, file=str(path), remedy=REMEDY)

@@ -114,13 +114,13 @@ def root(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def server(root: Path) -> ForkServer:
-    made = ForkServer(root, stage_environment(root, CORE, root))
+    made = ForkServer(root, stage_environment(root, CORE))
     made.begin(["probe"] * 3)
     return made
 
 
 def run(root: Path, name: str, server: ForkServer | None, running: RunningStages | None = None) -> StageDone:
-    command = Command(STAGES[name], name, name, CORE, packages=root)
+    command = Command(STAGES[name], name, name, CORE)
     with closing(StageResults(root, [name])) as results:
         return run_stage(root, command, results, running=running or RunningStages(), log=print, server=server)
 
@@ -196,7 +196,7 @@ def test_stages_run_side_by_side_are_noted_and_end_with_their_group(root: Path, 
 def test_a_stage_ends_with_its_killed_flow(root: Path) -> None:
     code = (
         "from pathlib import Path; from tests.flows import test_fork_server as test; root = Path.cwd(); "
-        "test.fork_server.PROJECT = root; environment = test.stage_environment(root, test.CORE, root); "
+        "test.fork_server.PROJECT = root; environment = test.stage_environment(root, test.CORE); "
         "server = test.ForkServer(root, environment); server.begin(['probe'] * 3); test.run(root, 'waits', server)"
     )
     environment = clean_environment(PYTHONPATH=os.pathsep.join([str(root), str(PROJECT)]))
@@ -218,9 +218,9 @@ def test_a_killed_server_loses_no_stage(root: Path, server: ForkServer) -> None:
 
 
 def test_what_a_new_python_would_do_otherwise_is_not_forked(root: Path, server: ForkServer) -> None:
-    environment = stage_environment(root, CORE, root)
+    environment = stage_environment(root, CORE)
     command = STAGES["plain"]
-    assert server.start(command, stage_environment(root, Grant(2, (), 0.0).environment(), root)) is None
+    assert server.start(command, stage_environment(root, Grant(2, (), 0.0).environment())) is None
     assert server.start(f"{command} && true", environment) is None
     assert server.start(command.replace("tasks.probe", "other.probe"), environment) is None
     module = root / "rlhf_core" / "errors.py"
@@ -237,7 +237,7 @@ def test_devices_several_processes_and_few_stages_need_no_server(
 ) -> None:
     if variable:
         monkeypatch.setenv(variable, value)
-    server = ForkServer(root, stage_environment(root, CORE, root))
+    server = ForkServer(root, stage_environment(root, CORE))
     server.begin(["probe"] * (3 if variable else 2))
     assert forkserver._forkserver._forkserver_pid is None  # type: ignore[attr-defined]
 

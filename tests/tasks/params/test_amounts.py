@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.running.amounts import fewer_rows, first_rows
+from tasks.running.artifacts import fewer_rows, first_rows
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.stage_run import StageFailed, write_failure
+from flows.stage_run import RunningStages, StageFailed, noted_failure
 from tasks.command_line import commands
 from tasks.commands.rows import print_run_end
 from tasks.graph.names import DEMO_ALL
@@ -114,7 +114,9 @@ def test_a_failed_row_is_said_to_have_failed_with_its_error_and_log(
 
     now = time.time()
     for out in ("my-study/policy/again/0", "shared/sft/phi3-mini/0"):
-        write_failure(root, "a_policy-again-0", address="a:0", out=f"results/testbed/{out}", failure=failure)
+        noted = {"address": "a:0", "out": f"results/testbed/{out}", "running": RunningStages()}
+        with pytest.raises(StageFailed), noted_failure(root, "a_policy-again-0", **noted):
+            raise failure
         log = ".work/logs/a_policy-again-0.log"
         assert f"my-study/again: failed: reward function own:f (log: {log})" in ended_since(now - 60)
         assert "my-study/again: not run" in ended_since(now + 60)
