@@ -156,7 +156,6 @@ def run_request(root: Path, request: RunRequest, *, pool: str = "", remote: str 
     if request.sync:
         for one in papers:
             link_mlflow_runs(create_link_artifact, root, one)
-    summary.stage_times.write(root)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     # while code and files stay the same, `nothing_to_do` answers the same request without a run
