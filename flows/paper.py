@@ -145,7 +145,6 @@ def run_request(
         if link := link_to_runs(root, one):
             key = re.sub("[^a-z0-9]+", "-", f"mlflow-{one}".lower())  # Prefect allows only these characters in a key
             create_link_artifact(key=key, link=link, link_text=f"runs of {one} in MLflow")
-    summary.stage_times.write(root)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     # while code and files stay the same, `nothing_to_do` answers the same request without a run

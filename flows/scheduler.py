@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -47,9 +48,8 @@ from rlhf_core.evaluation.hacking_alarm import Alarm
 from tasks.dvc.stage_results import StageResults
 from tasks.dvc.stale import read_state
 from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
-from tasks.graph.times import RunTimes, expected_seconds, seconds_to_end, stage_time
+from tasks.graph.times import expected_seconds, seconds_to_end
 from tasks.report.outputs import result_in_words
-from tasks.running import machine
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
 from tasks.running.exclusive import only_scheduler
 from tasks.running.fork_server import ForkServer
@@ -82,7 +82,7 @@ class RunSummary:
         stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
             nothing can follow from it.
         alarms: the signs of reward hacking of each current or done stage that has any.
-        stage_times: what the run's stages took.
+        failed_seconds: the seconds that each failed stage took, and its cores.
     """
 
     current: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class RunSummary:
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     alarms: dict[str, list[Alarm]] = field(default_factory=dict)
-    stage_times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
+    failed_seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def line(self) -> str:
         """Returns one line: the number of stages by outcome, then how many of the results are stops or have alarms."""
@@ -217,7 +217,7 @@ class _Run:
             if grant is None:
                 continue
             del self.waiting[address]
-            self.grants[address], self.began[address] = grant, self.summary.stage_times.elapsed()
+            self.grants[address], self.began[address] = grant, time.monotonic()
             future = stage_task.submit(self.place, stage, grant, self.running)
             self.futures[address] = future
             if self.live is not None:
@@ -237,19 +237,17 @@ class _Run:
             address = self.ended.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
-        stage, grant, times = self.stale[address], self.grants.pop(address), self.summary.stage_times
+        stage, grant = self.stale[address], self.grants.pop(address)
         self.place.slots.give_back(grant)
         self.futures[address].wait()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         done = result if state.is_completed() and isinstance(result, StageDone) else None
-        began = {"began": self.began[address], "seconds": times.elapsed() - self.began[address]}
-        outcome, out = done.outcome if done else "failed", self.place.root / stage.out
-        times.stages.append(stage_time(out, stage=address, outcome=outcome, cores=grant.cores, **began))
         if self.live is not None:
             self.live.write("end", stage)
         if done is None:
             self.summary.failed[address] = str(result or state.message)
+            self.summary.failed_seconds[address] = (round(time.monotonic() - self.began[address], 2), grant.cores)
             log.error("%s", self.summary.failed[address])
             reached = {address}
             for reader, one in self.stale.items():  # in an order that runs
@@ -262,7 +260,8 @@ class _Run:
         self.summary.done[address] = done
         for left in self.waiting.values():
             left.discard(address)
-        alarms, words = alarms_of(out / "result"), result_in_words(self.place.root, stage)
+        alarms = alarms_of(self.place.root / stage.out / "result")
+        words = result_in_words(self.place.root, stage)
         text = f"{done.outcome} in {done.seconds:.1f} s"
         log.info("%s %s", address, text)
         rang = f", ALARM: {alarm_text(alarms)}" if alarms else ""
@@ -334,5 +333,4 @@ def run_stale(
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
         ended = [chosen[address] for address in [*summary.current, *summary.done]]
         summary.stopped, summary.alarms = stopped_stages(root, ended), stages_with_alarms(root, ended)
-    summary.stage_times.write(root)
     return summary

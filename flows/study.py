@@ -60,7 +60,7 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
         write_tree(root, world)
         summary = run_stale(world.tree, world.pipelines)
         get_run_logger().info("world %d: %s", seed, summary.line())
-        seconds = {time.stage: time.seconds for time in summary.stage_times.stages if time.stage in summary.failed}
+        seconds = {stage: seconds for stage, (seconds, _) in summary.failed_seconds.items()}
         diverged = diverged_stages(summary.failed, summary.skipped, seconds)
         if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
             raise RunFailed(f"world {seed}: {summary.line()}. " + "; ".join(problems))

@@ -66,8 +66,7 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
     diverged = {stage: one.reason for stage, one in diverged_stages(summary.failed, summary.skipped, {}).items()}
-    ended = (time for time in summary.stage_times.stages if time.stage in summary.failed)
-    core_seconds = {time.stage: round(time.seconds * time.cores, 1) for time in ended}
+    core_seconds = {stage: round(seconds * cores, 1) for stage, (seconds, cores) in summary.failed_seconds.items()}
     without_result = {**summary.skipped, **summary.failed}
     add_runs(record, world, digests, commit_of(root), without_result, diverged, core_seconds)
     write_tuning(root, record)

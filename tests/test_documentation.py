@@ -22,7 +22,7 @@ from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
 from tasks.commands.init import SCALE
 from tasks.graph.names import split_names
-from tasks.graph.rows import load_rows, papers
+from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Page, read_page
 from tasks.report.rows_compared import find_rows
 
@@ -245,7 +245,7 @@ def test_every_row_of_a_paper_is_documented(paper: str) -> None:
     """By its name, or by a prefix such as `llama3-` and what follows it."""
     named = set(inline(text_of(ROOT / "docs" / f"{paper}.md")))
     named |= {f"{prefix}{name}" for prefix in named if prefix.endswith("-") for name in named}
-    found = load_rows(ROOT, paper)
+    found = read_rows(ROOT, paper)[0]
     wanted = {name.replace(".", "_") for name in (*found, *(row.backbone for row in found.values()))}
     assert wanted <= named, f"docs/{paper}.md does not name {sorted(wanted - named)}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.commands.options import print_table
 from tasks.dvc.pipelines import asked_parts
 from tasks.graph.names import known_paper, papers_of_repository
-from tasks.graph.rows import load_rows
+from tasks.graph.rows import row_addresses
 from tasks.report.baselines import run_end
 from tasks.report.comparison import compared_table, meanings
 from tasks.report.rows_compared import RowRuns, row_runs
@@ -31,7 +31,7 @@ def print_row_list(root: Path, scale: str, paper: str | None = None) -> None:
         RecipeError: an unknown paper.
     """
     names = papers_of_repository(root) if paper is None else [known_paper(root, paper)]
-    rows = [row_runs(root, scale, each, name) for each in names for name in load_rows(root, each)]
+    rows = [row_runs(root, scale, each, name) for each in names for name in sorted(row_addresses(root, each))]
     shown = [row for row in rows if row.runs or paper is not None]
     lines = [(row.address, seeds_text(row), row.title) for row in shown]
     print_table(("row", "seeds", "title"), lines, styles=["" if row.runs else "dim" for row in shown])

@@ -21,15 +21,14 @@ from tasks.graph.items import Argument, Item
 from tasks.graph.limits import check_limits
 from tasks.graph.needs import check_needs
 from tasks.graph.rows import (
-    RowSpec,
-    load_model,
-    load_row,
-    load_selection,
+    Row,
+    model_named,
     paper_folder,
     papers,
     read_rows,
     row_addresses,
     row_named,
+    selection_named,
 )
 from tasks.graph.scale import Scale
 from tasks.graph.typed_settings import PAPER_PAGES, SCALE_PAGES, STAGE_SETTINGS, StageContext, typed_settings
@@ -64,7 +63,7 @@ class Check:
                 found.append(str(error))
         return list(dict.fromkeys(found))
 
-    def row(self, scale: str, row: RowSpec) -> list[str]:
+    def row(self, scale: str, row: Row) -> list[str]:
         """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
         here = self.scales.setdefault(scale, Scale(self.root, scale, self.settings))
         try:
@@ -192,13 +191,13 @@ def declared(root: Path, out: Path) -> Item | None:
         return None
     here, settings, seed = Scale(root, scale), typed_settings(root), int(of_seed[0]) if of_seed else 0
     last: Item | None = None
-    if stage in OF_ROWS and name in (known := row_addresses(root, paper)):
-        last = here.row(load_row(settings, paper, known[name]), seed)[-1]
+    if stage in OF_ROWS and name in row_addresses(root, paper):
+        last = here.row(row_named(root, paper, name, settings), seed)[-1]
     elif stage in OF_MODELS:
-        model = load_model(settings, out.as_posix(), paper, name)
+        model = model_named(settings, out.as_posix(), paper, name)
         last = here.references(model, seed) if stage == "references" else here.normaliser(model, seed)
     elif stage in OF_SELECTIONS:
-        last = here.selection(load_selection(settings, out.as_posix(), paper, name), seed)
+        last = here.selection(selection_named(settings, out.as_posix(), paper, name), seed)
     found = [] if last is None else last.with_all_above()
     return next((item for item in found if item.out == out.as_posix()), None)
 

@@ -34,7 +34,6 @@ from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Graph, Item, result_of
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.results import HEADLINE_FILE, HEADLINES
-from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import DEFAULT_SCALE
@@ -259,9 +258,11 @@ def check_graph(root: Path) -> list[Path]:
 
 
 def update_graph(root: Path, wanted: Collection[Path] = ()) -> None:
-    """Writes the generated files, says which, and warns of rows that are left out."""
+    """Writes the generated files, says which, and warns of settings that are not valid: their rows are left out."""
     for path in write(root, wanted):
         print(f"wrote {path}")
-    for paper in papers(root):
-        for problem in read_rows(root, paper)[1].values():
-            print(f"warning: left out: {problem}", file=sys.stderr)
+    try:
+        check_all(root)
+    except RecipeError as error:
+        for problem in str(error).splitlines():
+            print(f"warning: {problem}", file=sys.stderr)

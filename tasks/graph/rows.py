@@ -1,4 +1,4 @@
-"""Rows and reward models as the pages of params/ state them, with the models and rows that they name.
+"""Rows and reward models by name, with their typed settings.
 
 params/<paper>/rows.yaml                 rows of the paper; where there are many, also rows_<topic>.yaml
 params/<paper>/reward_models.yaml        reward models, shared by rows; another paper's is `<paper>/<name>`
@@ -9,22 +9,21 @@ params/scales/<scale>/backbones.yaml     what a row starts from, with the data a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.recipe import Recipe, referenced_models, reward_models
+from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.graph.typed_settings import TypedSettings, typed_settings
-from tasks.params.aspects import SelectionEntry
 from tasks.params.pages import Address, entries, page_files
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
-from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, AnyRow, ComparingRow, MeasuringRow, RawRow
+from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, MeasuringRow, RawRow
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import run_settings
@@ -35,7 +34,7 @@ ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
 
 
 @dataclass(frozen=True)
-class TypedEntry:
+class Entry:
     """An entry of a paper's page with its typed settings."""
 
     paper: str
@@ -50,141 +49,111 @@ class TypedEntry:
     def backbone(self) -> str:
         return str(self.spec.backbone)
 
-    @property
-    def segmenters(self) -> list[Mapping[str, Any]]:
-        """Returns the segmenters that it reads."""
-        return []
+
+@dataclass(frozen=True)
+class Row(Entry):
+    """A row."""
 
     @property
-    def entropies(self) -> bool:
-        """Returns whether segments are cut by the SFT model's entropies."""
-        return any(segmenter_class(one).needs_entropies for one in self.segmenters)
+    def kind(self) -> str:
+        """Returns one of `ROW_KINDS`."""
+        return str(self.spec.kind)
 
     @property
-    def segmenter(self) -> str | None:
-        """Returns the SaT model that finds sentences, None for segments of another kind.
-
-        Raises:
-            RecipeError: there are several.
-        """
-        found = sorted({str(one["model"]) for one in self.segmenters if hasattr(segmenter_class(one), "of_stage")})
-        if len(found) > 1:
-            raise RecipeError(f"{self.path}: sentences of several SaT models ({', '.join(found)}); a row has one")
-        return found[0] if found else None
+    def reward_models(self) -> list[str]:
+        """Returns the names of the reward models that it reads, each once, in order."""
+        if isinstance(self.spec, MeasuringRow):
+            return [self.spec.reward_model]
+        return reward_models(self.spec) if isinstance(self.spec, Recipe) else []
 
 
 @dataclass(frozen=True)
-class ModelSpec(TypedEntry):
-    """A reward model, or a generative one; `merge` has the reward models that it is the average of."""
+class Model(Entry):
+    """A reward model; `members` has the reward models that it is the average of."""
 
-    merge: tuple[ModelSpec, ...] = ()
-
-    @property
-    def data(self) -> str | None:
-        """Returns the data set whose pairs it learns from, None for its backbone's."""
-        return getattr(self.spec, "data", None)
-
-    @property
-    def given(self) -> str | None:
-        """Returns the folder of a model that is not trained here."""
-        return getattr(self.spec, "given", None)
-
-    @property
-    def references(self) -> str | None:
-        """Returns the name of the scale's settings `references-<name>`; None for its `references`."""
-        return getattr(self.spec, "references", None)
+    members: tuple[Model, ...] = ()
 
     @property
     def trained(self) -> RewardModelSpec | None:
         """Returns the settings that it was trained with, an average like its first member; None for a given one."""
-        spec = self.merge[0].spec if self.merge else self.spec
+        spec = self.members[0].spec if self.members else self.spec
         return spec if isinstance(spec, RewardModelSpec) else None
-
-    @property
-    def samples(self) -> bool:
-        """Returns whether it learns from pairs of sampled solutions instead of the data's preference pairs."""
-        return self.trained is not None and self.trained.pairs == SAMPLES
 
     @property
     def segmenters(self) -> list[Mapping[str, Any]]:
         return [] if self.trained is None else [self.trained.segmenter]
 
 
-@dataclass(frozen=True)
-class SelectionSpec(TypedEntry):
-    """A selection: what the initial policy's greedy and sampled answers are scored by beside its `aspects`.
+def sentence_model(segmenters: Iterable[Mapping[str, Any]], where: str) -> str | None:
+    """Returns the SaT model whose sentences segmenters read, None for segments of other kinds.
 
-    Attributes:
-        holistic: the holistic reward model.
+    Raises:
+        RecipeError: there are several.
     """
+    found = sorted({str(one["model"]) for one in segmenters if hasattr(segmenter_class(one), "of_stage")})
+    if len(found) > 1:
+        raise RecipeError(f"{where}: sentences of several SaT models ({', '.join(found)}); a row has one")
+    return found[0] if found else None
 
-    holistic: ModelSpec
 
+def model_named(settings: TypedSettings, where: str, paper: str, asked: str, field: str = "reward_model") -> Model:
+    """Returns the reward model that an entry names in a field.
 
-@dataclass(frozen=True)
-class RowSpec(TypedEntry):
-    """One row with the models and rows that it names.
-
-    Attributes:
-        reward_models: those that its components read, in order, each once.
-        selection: where its aspects and the statistics of pure samples come from, if anywhere.
-        policies: the rows whose policies it compares, the one that is judged first.
-        generative: the generative reward model whose rewrites or token rewards it reads.
+    Raises:
+        RecipeError: no such model, with the nearest known names; or models that cannot be averaged.
     """
+    owner, path = entry_named(settings, where, paper, asked, field, "reward_models")
+    spec = settings.get(path)
+    if not isinstance(spec, MergeSpec):
+        return Model(owner, path, spec)
+    members = tuple(model_named(settings, path, owner, one, f"merge[{at}]") for at, one in enumerate(spec.merge))
+    _refuse_unlike(path, spec, members)
+    return Model(owner, path, spec, members)
 
-    reward_models: tuple[ModelSpec, ...] = ()
-    selection: SelectionSpec | None = None
-    policies: tuple[RowSpec, ...] = ()
-    generative: ModelSpec | None = None
 
-    @property
-    def kind(self) -> str:
-        """Returns reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which
-        compares policies; or raw: the backbone itself, measured by its SFT stage."""
-        return str(self.spec.kind)
+def entry_named(
+    settings: TypedSettings, where: str, paper: str, asked: str, field: str, kind: str
+) -> tuple[str, Address]:
+    """Returns the paper and address of an entry of a kind of pages, `name` or another paper's `<paper>/<name>`.
 
-    @property
-    def settings(self) -> str:
-        """Returns the name of a policy's sizes in params/scales/<scale>/policy.yaml; the optimiser's kind unless
-        stated."""
-        return self.spec.settings or str(self.spec.optimiser["kind"])
+    Raises:
+        RecipeError: no such entry, with the nearest known names.
+    """
+    owner, _, name = asked.rpartition("/")
+    owner = owner or paper
+    if name not in (own := settings.entries(owner, kind)):
+        folders = [path.name for path in folders_of(settings.root / "params")]
+        known = {one if of == paper else f"{of}/{one}" for of in folders for one in settings.entries(of, kind)}
+        raise RecipeError(f"{where}: {field} is '{asked}', which no page has{hint(asked, sorted(known), more=3)}")
+    return owner, own[name]
 
-    @property
-    def segmenters(self) -> list[Mapping[str, Any]]:
-        own = [part.readout.segmenter for part in getattr(self.spec, "components", ()) if part.readout is not None]
-        return own + [one for model in self.reward_models for one in model.segmenters]
 
-    @property
-    def references(self) -> tuple[ModelSpec, ...]:
-        """Returns those of its reward models whose reference rewards a shaping needs."""
-        if not isinstance(self.spec, Recipe):
-            return ()
-        needed, known = referenced_models(self.spec), zip(reward_models(self.spec), self.reward_models, strict=True)
-        return tuple(model for name, model in known if name in needed)
-
-    @property
-    def solutions(self) -> tuple[str, ...]:
-        """Returns what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
-        its token rewards.
-
-        Raises:
-            RecipeError: it learns from rewrites, and names no generative reward model.
-        """
-        recipe, needed = self.spec, set[str]()
-        if recipe.kind == "supervised":
-            optimiser = {name: value for name, value in recipe.optimiser.items() if name != "kind"}
-            needed = set(needs_of(str(recipe.optimiser["kind"]), optimiser)) - {PREFERENCE}
-            unmet = [GENERATED] if GENERATED in needed and self.generative is None else []
-        else:
-            if self.generative is not None or any(model.samples for model in self.reward_models):
-                needed = {SAMPLES, TEACHER} if self.generative is None else {SAMPLES, TEACHER, GENERATED}
-            unmet = [name for name in needed_solutions(recipe) if name not in needed]
-        if unmet:
+def _refuse_unlike(where: str, spec: MergeSpec, members: tuple[Model, ...]) -> None:
+    """Refuses to average models that are not trained here, or that differ in more than rates, order and seed."""
+    first = members[0]
+    for member in members:
+        if not isinstance(member.spec, RewardModelSpec):
+            raise RecipeError(f"{where}: merge: '{member.name}' is not trained here; name reward models that are")
+        if (member.backbone, member.spec.data) != (spec.backbone, spec.data):
             raise RecipeError(
-                f"{self.path}: the row learns from {unmet[0]}, but names no generative reward model: name it by "
-                "'rewrites', or in a component"
+                f"{where}: merge: '{member.name}' has backbone {member.backbone} and data "
+                f"{member.spec.data or 'of it'}; they must be those of the average, {spec.backbone} and "
+                f"{spec.data or 'of it'}"
             )
-        return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed)
+        for part, value in _read_by(member.spec).items():
+            if value != (other := _read_by(first.spec)[part]):
+                raise RecipeError(
+                    f"{where}: merge: '{member.name}' has {part} {value} and '{first.name}' has {other}; merge reward "
+                    "models of the same segmenter, aggregation, heads, end token and pairs"
+                )
+
+
+def _read_by(spec: RewardModelSpec) -> dict[str, Any]:
+    own = {name: getattr(spec, name) for name in ("segmenter", "aggregation", "end_token", "pairs")}
+    return {**own, "heads": build_loss(spec.loss).heads}
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
 
 
 def paper_folder(paper: str) -> Path:
@@ -211,169 +180,132 @@ def backbone_names(root: Path) -> frozenset[str]:
     return typed_settings(root).backbones
 
 
-def _refuse_unknown_backbone(settings: TypedSettings, name: str, where: str) -> None:
-    if name not in settings.backbones:
-        near = hint(name, sorted(settings.backbones), more=3)
-        raise RecipeError(f"{where}: backbone is '{name}', which no scale has{near}")
-
-
-def load_model(
-    settings: TypedSettings,
-    where: str,
-    paper: str,
-    asked: str,
-    field: str = "reward_model",
-    kind: str = "reward_models",
-) -> ModelSpec:
-    """Returns the reward model that an entry names in a field.
-
-    Args:
-        kind: reward_models or generative_reward_models.
-
-    Raises:
-        RecipeError: no such model, with the nearest known names; or models that cannot be averaged.
-    """
-    owner, _, name = asked.rpartition("/")
-    owner = owner or paper
-    if name not in (own := settings.entries(owner, kind)):
-        folders = [path.name for path in folders_of(settings.root / "params")]
-        known = {one if of == paper else f"{of}/{one}" for of in folders for one in settings.entries(of, kind)}
-        raise RecipeError(f"{where}: {field} is '{asked}', which no page has{hint(asked, sorted(known), more=3)}")
-    path = own[name]
-    spec = settings.get(path)
-    if not isinstance(spec, MergeSpec):
-        return ModelSpec(owner, path, spec)
-    members = tuple(load_model(settings, path, owner, one, f"merge[{at}]") for at, one in enumerate(spec.merge))
-    _refuse_unlike(path, spec, members)
-    return ModelSpec(owner, path, spec, members)
-
-
-def _refuse_unlike(where: str, spec: MergeSpec, members: tuple[ModelSpec, ...]) -> None:
-    """Refuses to average models that are not trained here, or that differ in more than rates, order and seed."""
-    first = members[0]
-    for member in members:
-        if not isinstance(member.spec, RewardModelSpec):
-            raise RecipeError(f"{where}: merge: '{member.name}' is not trained here; name reward models that are")
-        if (member.backbone, member.data) != (spec.backbone, spec.data):
-            raise RecipeError(
-                f"{where}: merge: '{member.name}' has backbone {member.backbone} and data {member.data or 'of it'}; "
-                f"they must be those of the average, {spec.backbone} and {spec.data or 'of it'}"
-            )
-        for part, value in _read_by(member.spec).items():
-            if value != (other := _read_by(first.spec)[part]):
-                raise RecipeError(
-                    f"{where}: merge: '{member.name}' has {part} {value} and '{first.name}' has {other}; merge reward "
-                    "models of the same segmenter, aggregation, heads, end token and pairs"
-                )
-
-
-def _read_by(spec: RewardModelSpec) -> dict[str, Any]:
-    own = {name: getattr(spec, name) for name in ("segmenter", "aggregation", "end_token", "pairs")}
-    return {**own, "heads": build_loss(spec.loss).heads}
-
-
-def load_selection(settings: TypedSettings, where: str, paper: str, name: str) -> SelectionSpec:
-    """Returns the selection that a row names.
-
-    Raises:
-        RecipeError: no such selection, or one that is not valid.
-    """
-    known = settings.entries(paper, "selections")
-    if name not in known:
-        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
-    spec: SelectionEntry = settings.get(known[name])
-    _refuse_unknown_backbone(settings, spec.backbone, known[name])
-    return SelectionSpec(paper, known[name], spec, load_model(settings, known[name], paper, spec.holistic, "holistic"))
-
-
-def _compared(settings: TypedSettings, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
-    """Returns the rows whose policies a row compares, the one that is judged first."""
-    known, rows = settings.entries(paper, "rows"), []
-    for field, name in (("policy", row.policy), *(("against", name) for name in row.against)):
-        if name not in known:
-            near = hint(name, sorted(known), more=3)
-            raise RecipeError(f"{where}: {field} names '{name}', which is not a row{near}")
-        rows.append(load_row(settings, paper, known[name]))
-        if rows[-1].kind not in TRAINING:
-            raise RecipeError(f"{where}: {field} names '{name}', of kind '{rows[-1].kind}', which trains no policy")
-    return tuple(rows)
-
-
-def load_row(settings: TypedSettings | Path, paper: str, where: Address) -> RowSpec:
-    """Returns the row at an address, which is relative to the root.
-
-    Args:
-        settings: of the repository, or its root.
-
-    Raises:
-        RecipeError: a setting that is not valid, or a name that is not known.
-    """
-    settings = typed_settings(settings) if isinstance(settings, Path) else settings
-    row: AnyRow = settings.get(where)
-    _refuse_unknown_backbone(settings, row.backbone, where)
-    if isinstance(row, MeasuringRow):
-        return RowSpec(paper, where, row, (load_model(settings, where, paper, row.reward_model),))
-    if isinstance(row, ComparingRow):
-        return RowSpec(paper, where, row, policies=_compared(settings, paper, where, row))
-    if isinstance(row, RawRow):
-        return RowSpec(paper, where, row)
-    models = tuple(load_model(settings, where, paper, name) for name in reward_models(row))
-    selection = None if row.selection is None else load_selection(settings, where, paper, row.selection)
-    if selection is not None and selection.backbone != row.backbone:
-        raise RecipeError(
-            f"{where}: backbone is '{row.backbone}' but selection '{selection.name}' is of '{selection.backbone}'; "
-            "name the same backbone"
-        )
-    named = [("rewrites", row.rewrites)]
-    named += [("generative_reward_model", part.generative_reward_model) for part in row.components]
-    generative = [
-        load_model(settings, where, paper, name, field, "generative_reward_models")
-        for field, name in named
-        if name is not None
-    ]
-    spec = RowSpec(paper, where, row, models, selection, generative=next(iter(generative), None))
-    _ = spec.solutions, spec.segmenter  # refuses what the row lacks
-    return spec
-
-
-def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
-    """Returns every row of a paper by name.
-
-    Raises:
-        RecipeError: a row that is not valid.
-    """
-    settings = typed_settings(root)
-    return {name: load_row(settings, paper, where) for name, where in sorted(settings.entries(paper, "rows").items())}
-
-
-def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
-    """Returns the valid rows of a paper by name, and what is wrong with the others."""
+def read_rows(root: Path, paper: str) -> tuple[dict[str, Row], dict[str, str]]:
+    """Returns the rows of a paper with valid settings by name, and what is wrong with the others."""
     rows, problems, settings = {}, {}, typed_settings(root)
-    for name, where in sorted(settings.entries(paper, "rows").items()):
+    for name in sorted(settings.entries(paper, "rows")):
         try:
-            rows[name] = load_row(settings, paper, where)
+            rows[name] = row_named(root, paper, name, settings)
         except (RecipeError, DataError) as error:
             problems[name] = str(error)
     return rows, problems
 
 
-def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
+def raw_row(root: Path, paper: str, backbone: str) -> Row:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
     scales = (scale_entries(root, scale, "backbones") for scale in (DEFAULT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
-    return RowSpec(paper, where, RawRow(kind="raw", backbone=backbone))
+    return Row(paper, where, RawRow(kind="raw", backbone=backbone))
 
 
-def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> RowSpec:
+def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> Row:
     """Returns a row by name; the name of a backbone means the raw backbone.
 
     Args:
         settings: of the root, where they are at hand.
+
+    Raises:
+        RecipeError: an unknown row, or one whose own settings are not valid.
     """
     settings = settings or typed_settings(root)
-    if name in (known := settings.entries(paper, "rows")):
-        return load_row(settings, paper, known[name])
+    if (where := (known := settings.entries(paper, "rows")).get(name)) is not None:
+        return Row(paper, where, _with_backbone(settings, where))
     if name in settings.backbones:
         return raw_row(root, paper, name)
     raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *settings.backbones}), more=3)}")
+
+
+def _with_backbone(settings: TypedSettings, where: Address) -> Any:
+    """Returns typed settings whose backbone some scale has."""
+    spec = settings.get(where)
+    if spec.backbone not in settings.backbones:
+        near = hint(spec.backbone, sorted(settings.backbones), more=3)
+        raise RecipeError(f"{where}: backbone is '{spec.backbone}', which no scale has{near}")
+    return spec
+
+
+# --- what a row names --------------------------------------------------------------------------------------------
+
+
+def models_of(settings: TypedSettings, row: Row) -> tuple[Model, ...]:
+    """Returns the reward models that a row reads, in order, each once."""
+    return tuple(model_named(settings, row.path, row.paper, name) for name in row.reward_models)
+
+
+def selection_of(settings: TypedSettings, row: Row) -> Entry | None:
+    """Returns the selection of a row's aspects and pure samples, if it has one.
+
+    Raises:
+        RecipeError: no such selection, or one of another backbone.
+    """
+    if (name := row.spec.selection) is None:
+        return None
+    found = selection_named(settings, row.path, row.paper, name)
+    if found.backbone != row.backbone:
+        raise RecipeError(
+            f"{row.path}: backbone is '{row.backbone}' but selection '{name}' is of '{found.backbone}'; name the same "
+            "backbone"
+        )
+    return found
+
+
+def selection_named(settings: TypedSettings, where: str, paper: str, name: str) -> Entry:
+    """Returns the selection that an entry names."""
+    known = settings.entries(paper, "selections")
+    if name not in known:
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
+    return Entry(paper, known[name], _with_backbone(settings, known[name]))
+
+
+def generative_of(settings: TypedSettings, row: Row) -> Entry | None:
+    """Returns the generative reward model whose rewrites or token rewards a row reads, if it reads one."""
+    named = [("rewrites", row.spec.rewrites)]
+    named += [("generative_reward_model", part.generative_reward_model) for part in row.spec.components]
+    found = []
+    for field, name in named:
+        if name is not None:
+            owner, path = entry_named(settings, row.path, row.paper, name, field, "generative_reward_models")
+            found.append(Entry(owner, path, settings.get(path)))
+    return next(iter(found), None)
+
+
+def compared_rows(settings: TypedSettings, row: Row) -> list[Row]:
+    """Returns the rows whose policies a row compares, the one that is judged first.
+
+    Raises:
+        RecipeError: one that is not a row, or that trains no policy.
+    """
+    known, rows = settings.entries(row.paper, "rows"), []
+    for field, name in (("policy", row.spec.policy), *(("against", name) for name in row.spec.against)):
+        if name not in known:
+            near = hint(name, sorted(known), more=3)
+            raise RecipeError(f"{row.path}: {field} names '{name}', which is not a row{near}")
+        rows.append(found := row_named(settings.root, row.paper, name, settings))
+        if found.kind not in TRAINING:
+            raise RecipeError(f"{row.path}: {field} names '{name}', of kind '{found.kind}', which trains no policy")
+    return rows
+
+
+def solutions_of(row: Row, models: Iterable[Model], generative: Entry | None) -> set[str]:
+    """Returns what a row reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
+    its token rewards.
+
+    Raises:
+        RecipeError: it learns from rewrites, and names no generative reward model.
+    """
+    recipe, found = row.spec, set[str]()
+    if recipe.kind == "supervised":
+        optimiser = {name: value for name, value in recipe.optimiser.items() if name != "kind"}
+        found = set(needs_of(str(recipe.optimiser["kind"]), optimiser)) - {PREFERENCE}
+        unmet = [GENERATED] if GENERATED in found and generative is None else []
+    else:
+        if generative is not None or any(one.trained and one.trained.pairs == SAMPLES for one in models):
+            found = {SAMPLES, TEACHER} if generative is None else {SAMPLES, TEACHER, GENERATED}
+        unmet = [name for name in needed_solutions(recipe) if name not in found]
+    if unmet:
+        raise RecipeError(
+            f"{row.path}: the row learns from {unmet[0]}, but names no generative reward model: name it by 'rewrites', "
+            "or in a component"
+        )
+    return found

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rlhf_core.errors import RecipeError, hint
+from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.folders import is_hub_classifier
-from rlhf_core.supervised.recipes import TEACHER
+from rlhf_core.recipe import referenced_models
+from rlhf_core.segmentation.segmenters import segmenter_class
+from rlhf_core.supervised.recipes import SAMPLES, TEACHER
 from tasks.graph.items import SHARED, Input, Item
-from tasks.graph.rows import ModelSpec, RowSpec, SelectionSpec, TypedEntry, paper_folder, read_rows
+from tasks.graph.rows import (
+    Entry,
+    Model,
+    Row,
+    compared_rows,
+    generative_of,
+    model_named,
+    models_of,
+    paper_folder,
+    read_rows,
+    selection_of,
+    sentence_model,
+    solutions_of,
+)
 from tasks.graph.typed_settings import PAPER_PAGES, TypedSettings, typed_settings
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, page_files, read_settings
+from tasks.params.reward_model import GivenSpec
 from tasks.params.row_parser import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
 from tasks.params.settings import DEFAULT_SCALE
@@ -60,14 +76,18 @@ class Scale:
             self._entries[kind] = scale_entries(self.root, self.name, kind)
         return self._entries[kind]
 
-    def has(self, row: RowSpec) -> bool:
+    def has(self, row: Row) -> bool:
         """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
         are the data, references and evaluation that it and its reward models name beside the backbone's."""
         wanted: list[tuple[str, str | None]] = [("backbones", row.backbone)]
         if self.name != DEFAULT_SCALE:
             wanted += [("evaluation", getattr(row.spec, "evaluation", None))]
-            for model in row.reward_models:
-                wanted += [("data", model.data), (STAGES, model.references and f"references-{model.references}")]
+            try:
+                specs = [model.spec for model in models_of(self.settings, row)]
+            except (RecipeError, DataError):
+                specs = []  # `row` refuses it
+            for spec in specs:
+                wanted += [("data", spec.data), (STAGES, spec.references and f"references-{spec.references}")]
         return all(name is None or name in self._of(kind) for kind, name in wanted)
 
     def _chosen(self, kind: str, name: str, field_: str, where: str, *, prefix: str = "") -> Address:
@@ -152,7 +172,7 @@ class Scale:
         spec = self._chosen("segmenters", name, "segmenter.model", where)
         return self._item("segmenter", f"{name}-{data.name}", data.seed, spec=spec, data=data)
 
-    def pool(self, row: RowSpec, seed: int) -> Item:
+    def pool(self, row: Row, seed: int) -> Item:
         """Returns the greedy and sampled responses of a row's backbone."""
         sft, scale = self.backbone(row.backbone, seed, row.path), self.stage_settings("pool")
         return self._item("pool", row.backbone, seed, scale=scale, data=sft.item("data"), sft=sft, seed=seed)
@@ -160,58 +180,60 @@ class Scale:
     # --- reward models -----------------------------------------------------------------------------------------------
 
     @_once
-    def reward_model(self, spec: ModelSpec, seed: int) -> Item | str:
+    def reward_model(self, spec: Model, seed: int) -> Item | str:
         """Returns a reward model, a user's own by its folder."""
-        if spec.given is not None:
-            return spec.given
+        if isinstance(spec.spec, GivenSpec):
+            return spec.spec.given
         made = self._material(spec, seed)
-        members = tuple(self.reward_model(member, seed) for member in spec.merge)
+        members = tuple(self.reward_model(member, seed) for member in spec.members)
         averaged: dict[str, Input] = {"reward_model": members} if members else {}
-        settings = self._training("reward_model", spec, spec.data or self._data_of(spec, seed).name)
+        settings = self._training("reward_model", spec, spec.spec.data or self._data_of(spec, seed).name)
         return self._item(
             "reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=settings, **made, **averaged, seed=seed
         )
 
     @_once
-    def normaliser(self, spec: ModelSpec, seed: int) -> Item:
+    def normaliser(self, spec: Model, seed: int) -> Item:
         """Returns the normalisers of a reward model."""
         made, model = self._material(spec, seed), self.reward_model(spec, seed)
         scale = self.stage_settings("normaliser")
         return self._item("normaliser", spec.name, seed, spec.paper, scale=scale, **made, reward_model=model)
 
     @_once
-    def references(self, spec: ModelSpec, seed: int) -> Item:
+    def references(self, spec: Model, seed: int) -> Item:
         """Returns the SFT model's reference responses scored by a reward model."""
         sft, scale = self.backbone(spec.backbone, seed, spec.path), self.stage_settings("references")
-        if spec.references is not None:
-            self.asked.add(f"references-{spec.references}")
-            scale = self._chosen(STAGES, spec.references, "references", spec.path, prefix="references-")
+        if (name := spec.spec.references) is not None:
+            self.asked.add(f"references-{name}")
+            scale = self._chosen(STAGES, name, "references", spec.path, prefix="references-")
         made: dict[str, Input] = {"data": sft.item("data"), "sft": sft, "reward_model": self.reward_model(spec, seed)}
-        if spec.segmenter is not None:
-            made["sentences"] = self.segmenter(sft.item("data"), spec.segmenter, spec.path)
+        made |= self._sentences(spec.segmenters, sft.item("data"), spec.path)
         return self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)
 
-    def _data_of(self, spec: TypedEntry, seed: int) -> Item:
+    def _data_of(self, spec: Entry, seed: int) -> Item:
         return self.backbone(spec.backbone, seed, spec.path).item("data")
 
     @_once
-    def _material(self, spec: ModelSpec, seed: int) -> dict[str, Input]:
+    def _material(self, spec: Model, seed: int) -> dict[str, Input]:
         """Returns what a reward model learns from and what its segments are cut by."""
         sft = self.backbone(spec.backbone, seed, spec.path)
         made: dict[str, Input] = {"data": sft.item("data"), "sft": sft}
-        if spec.data is not None:
-            made["data"] = self._drawn(spec.data, self._chosen("data", spec.data, "data", spec.path), seed)
-        if spec.samples:
+        if (data := spec.spec.data) is not None:
+            made["data"] = self._drawn(data, self._chosen("data", data, "data", spec.path), seed)
+        if spec.trained is not None and spec.trained.pairs == SAMPLES:
             made["data"] = self._item(
                 "solution_pairs", sft.name, seed, data=sft.item("data"), samples=self.samples(sft, seed)
             )
-        if spec.entropies:
+        if any(segmenter_class(one).needs_entropies for one in spec.segmenters):
             made["entropies"] = self.entropies(sft, seed)
-        if spec.segmenter is not None:
-            made["sentences"] = self.segmenter(sft.item("data"), spec.segmenter, spec.path)
-        return made
+        return made | self._sentences(spec.segmenters, sft.item("data"), spec.path)
 
-    def _training(self, stage: str, spec: ModelSpec, data: str) -> Address:
+    def _sentences(self, segmenters: Sequence[Mapping[str, Any]], data: Item, where: str) -> dict[str, Input]:
+        """Returns the sentences that segmenters read, empty where they read none."""
+        name = sentence_model(segmenters, where)
+        return {} if name is None else {"sentences": self.segmenter(data, name, where)}
+
+    def _training(self, stage: str, spec: Entry, data: str) -> Address:
         """Returns training settings: of one reward model, else of a paper's on the data, of the paper, of the scale."""
         return self.stage_settings(stage, f"{spec.paper}-{spec.name}", f"{spec.paper}-{data}", spec.paper)
 
@@ -227,7 +249,7 @@ class Scale:
         spec, drawn = self.stage_settings("teacher"), self.samples(sft, seed)
         return self._item("teacher", sft.name, seed, spec=spec, data=sft.item("data"), sft=sft, samples=drawn)
 
-    def generative_reward_model(self, spec: ModelSpec, sft: Item, seed: int) -> Item:
+    def generative_reward_model(self, spec: Entry, sft: Item, seed: int) -> Item:
         """Returns a generative reward model with what it says of an SFT model's samples.
 
         It starts from its own backbone and learns from the teacher of the one whose samples it scores.
@@ -241,14 +263,15 @@ class Scale:
 
     # --- selections --------------------------------------------------------------------------------------------------
 
-    def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
+    def aspects(self, spec: Entry) -> tuple[Address, ...]:
         """Returns addresses of a selection's aspects at this scale."""
         named = enumerate(spec.spec.aspects)
         return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
 
     @_once
-    def selection(self, spec: SelectionSpec, seed: int) -> Item:
+    def selection(self, spec: Entry, seed: int) -> Item:
         """Returns a selection of aspects."""
+        holistic = model_named(self.settings, spec.path, spec.paper, spec.spec.holistic, "holistic")
         sft, files = self.backbone(spec.backbone, seed, spec.path), self.aspects(spec)
         data = sft.item("data")
         made: dict[str, Input] = {
@@ -257,7 +280,7 @@ class Scale:
             "aspect": files,
             "data": data,
             "sft": sft,
-            "reward_model": self.reward_model(spec.holistic, seed),
+            "reward_model": self.reward_model(holistic, seed),
         }
         if models := tuple(self._aspect_model(spec.paper, file, seed) for file in files if self._model_of(file)):
             made["aspect_model"] = models
@@ -278,7 +301,7 @@ class Scale:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def row(self, row: RowSpec, seed: int) -> list[Item]:
+    def row(self, row: Row, seed: int) -> list[Item]:
         """Returns a row's stage of one seed, last, and everything above it."""
         last = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
         if ROW_KINDS[row.kind].work != "name":
@@ -289,8 +312,8 @@ class Scale:
         """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
         out = f"{self.results}/{paper}/check"
         if out not in self._items:
-            rows = read_rows(self.root, paper)[0].values()
-            owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
+            named = [name for row in read_rows(self.root, paper)[0].values() for name in row.reward_models]
+            owners = {paper, *(name.rpartition("/")[0] or paper for name in named)}
             folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
             pages = [file for folder in folders for kind in PAPER_PAGES for file in page_files(folder, kind)]
             after = [*(page.relative_to(self.root) for page in pages), *scale_pages(self.root, self.name)]
@@ -298,51 +321,58 @@ class Scale:
             self._items[out] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
         return self._items[out]
 
-    def training(self, row: RowSpec, seed: int) -> Item:
+    def training(self, row: Row, seed: int) -> Item:
         """Returns the stage that trains a row's policy."""
+        recipe, models = row.spec, models_of(self.settings, row)
+        needed = referenced_models(recipe)
+        referenced = [model for model, name in zip(models, row.reward_models, strict=True) if name in needed]
+        selection, generative = selection_of(self.settings, row), generative_of(self.settings, row)
+        solutions = solutions_of(row, models, generative)
         sft = self.backbone(row.backbone, seed, row.path)
         data = sft.item("data")
         settings = self.policy_settings(row, data.name)
-        self._check_models(row)
-        evaluation = row.spec.evaluation and self._chosen("evaluation", row.spec.evaluation, "evaluation", row.path)
+        self._check_models(row, models, referenced)
+        evaluation = recipe.evaluation and self._chosen("evaluation", recipe.evaluation, "evaluation", row.path)
         made: dict[str, Input] = {"row": row.path, "scale": settings}
         made |= {"evaluation": evaluation or sft.inputs["evaluation"], "data": data, "sft": sft}
-        if row.entropies:
+        segmenters = [part.readout.segmenter for part in recipe.components if part.readout is not None]
+        segmenters += [one for model in models for one in model.segmenters]
+        if any(segmenter_class(one).needs_entropies for one in segmenters):
             made["entropies"] = self.entropies(sft, seed)
-        if row.segmenter is not None:
-            scorer = row.reward_models[0]
-            made["sentences"] = self.segmenter(self._data_of(scorer, seed), row.segmenter, scorer.path)
-        if row.reward_models:
-            fitted = tuple(self.normaliser(spec, seed) for spec in row.reward_models)
-            made["reward_model"] = tuple(self.reward_model(spec, seed) for spec in row.reward_models)
+        if (sentences := sentence_model(segmenters, row.path)) is not None:
+            made["sentences"] = self.segmenter(self._data_of(models[0], seed), sentences, models[0].path)
+        if models:
+            fitted = tuple(self.normaliser(spec, seed) for spec in models)
+            made["reward_model"] = tuple(self.reward_model(spec, seed) for spec in models)
             made["normaliser"] = fitted
-        if row.selection is not None:
-            chosen = self.selection(row.selection, seed)
+        if selection is not None:
+            chosen = self.selection(selection, seed)
             made |= {"selection": chosen, "holistic": chosen.inputs["reward_model"]}
             if "aspect_model" in chosen.inputs:
                 made["aspect_model"] = chosen.inputs["aspect_model"]
-        if row.references:
-            made["references"] = tuple(self.references(spec, seed) for spec in row.references)
-        if row.solutions:
+        if referenced:
+            made["references"] = tuple(self.references(spec, seed) for spec in referenced)
+        if solutions:
             made["samples"] = self.samples(sft, seed)
-        if TEACHER in row.solutions:
+        if TEACHER in solutions:
             made["teacher"] = self.teacher(sft, seed)
-        if row.generative is not None:
-            made["token_rewards"] = self.generative_reward_model(row.generative, sft, seed)
+        if generative is not None:
+            made["token_rewards"] = self.generative_reward_model(generative, sft, seed)
         policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
-        return policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))
+        return policy if selection is None else replace(policy, reads=self.aspects(selection))
 
-    def policy_settings(self, row: RowSpec, data: str) -> Address:
+    def policy_settings(self, row: Row, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
-        if (of_data := f"{row.settings}-{data}") in self._of("policy"):
-            return self._of("policy")[of_data]
         field_ = "optimiser.kind" if row.spec.settings is None else "settings"
-        return self._chosen("policy", row.settings, field_, row.path)
+        name = row.spec.settings or str(row.spec.optimiser["kind"])
+        if (of_data := f"{name}-{data}") in self._of("policy"):
+            return self._of("policy")[of_data]
+        return self._chosen("policy", name, field_, row.path)
 
-    def measuring(self, row: RowSpec, seed: int) -> Item:
+    def measuring(self, row: Row, seed: int) -> Item:
         """Returns the stage that measures a row's reward model by a benchmark, or by the best of N responses of the
         row's backbone."""
-        (spec,) = row.reward_models
+        (spec,) = models = models_of(self.settings, row)
         settings = self.stage_settings(row.kind)
         drawn = ROW_KINDS[row.kind].needs_pool
         if not drawn and spec.backbone != row.backbone:
@@ -354,19 +384,19 @@ class Scale:
         made: dict[str, Input] = {"scale": settings, **self._material(spec, seed), "data": sft.item("data")}
         made["reward_model"] = self.reward_model(spec, seed)
         if drawn:
-            self._check_models(row)
+            self._check_models(row, models)
             made["pool"] = self.pool(row, seed)
         return self._item(row.kind, row.name, seed, row.paper, **made)
 
-    def comparing(self, row: RowSpec, seed: int) -> Item:
+    def comparing(self, row: Row, seed: int) -> Item:
         """Returns the stage that compares the policies of several rows."""
-        judged = row.policies[0]
+        judged, *_ = compared = compared_rows(self.settings, row)
         if row.backbone != judged.backbone:
             raise RecipeError(
                 f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
                 "the same backbone"
             )
-        policies = tuple(self.row(other, seed)[-1] for other in row.policies)
+        policies = tuple(self.row(other, seed)[-1] for other in compared)
         data = policies[0].item("data")
         for other in policies:
             if other.item("data") != data:
@@ -377,28 +407,28 @@ class Scale:
         made: dict[str, Input] = {"row": row.path, "scale": self.stage_settings(row.kind)}
         return self._item(row.kind, row.name, seed, row.paper, **made, data=data, policies=policies)
 
-    def _words(self, entry: TypedEntry) -> str:
+    def _words(self, entry: Entry) -> str:
         """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
         at = self._chosen("backbones", entry.backbone, "backbone", entry.path)
         name = self.settings.get(at).tokenizer
         return str(self.settings.get(self._chosen("tokenizers", name, "tokenizer", at)).source or name)
 
-    def _check_models(self, row: RowSpec) -> None:
+    def _check_models(self, row: Row, models: Sequence[Model], referenced: Sequence[Model] = ()) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote; a Hugging
         Face classifier reads texts."""
-        for spec in row.reward_models:
+        for spec in models:
             names = [self._words(own) for own in (row, spec)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
-            own_words = spec.given is not None and is_hub_classifier(self.root / spec.given)
+            own_words = isinstance(spec.spec, GivenSpec) and is_hub_classifier(self.root / spec.spec.given)
             if names[0] != names[1] and not own_words:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
-            if spec in row.references and spec.backbone != row.backbone:
+            if spec in referenced and spec.backbone != row.backbone:
                 raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
 
 #: The last stage of a row, by the work of its kind.
-_STAGES: dict[str, Callable[[Scale, RowSpec, int], Item]] = {
+_STAGES: dict[str, Callable[[Scale, Row, int], Item]] = {
     "train": Scale.training,
     "measure": Scale.measuring,
     "compare": Scale.comparing,

@@ -20,7 +20,7 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.graph.rows import RowSpec, load_rows, papers
+from tasks.graph.rows import Row, papers, read_rows, selection_of
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
@@ -100,7 +100,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
     """
-    rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
+    rows = [row for row in read_rows(root, paper)[0].values() if row.kind == "reward"]
     here, found, data_sets = Scale(root, scale), list[StageMemory](), scale_entries(root, scale, "data")
     for name, path in sorted(scale_entries(root, scale, "backbones").items()):
         spec: BackboneSpec = here.settings.get(path)
@@ -170,7 +170,7 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours(), spared)
 
 
-def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
+def _policy(here: Scale, row: Row, backbone: _Backbone) -> StageMemory:
     """Returns a reward row's policy by its own settings; adapters are trained where it says so."""
     config, limits, sharding, recipe = backbone.config, backbone.limits, backbone.sharding, row.spec
     where = here.policy_settings(row, backbone.spec.data)
@@ -179,7 +179,8 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
     if not settings.fixed_samples:
         response = scale.sampling_config(where).max_new_tokens
-    aspects = here.aspects(row.selection) if row.selection else ()
+    selection = selection_of(here.settings, row)
+    aspects = here.aspects(selection) if selection else ()
     trained_aspects = [at for at in aspects if here.settings.get(at).model is not None]
     policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
     scorers = backbone.scalar * (len(row.reward_models) + len(trained_aspects))

@@ -1,6 +1,6 @@
 """The parser of rows by their kind: a recipe that trains a policy, or a row that measures, compares or names something.
 
-`parse_row` types one row, recipes by `rlhf_core.recipe.parse_recipe`; `tasks.graph.rows.load_rows` reads the pages.
+`parse_row` types one row, recipes by `rlhf_core.recipe.parse_recipe`; `tasks.graph.rows.read_rows` reads the pages.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Graph, Item
-from tasks.graph.rows import load_row, papers, row_addresses
+from tasks.graph.rows import papers, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
@@ -98,7 +98,7 @@ class WorldTree:
             if self.trial_of.get(row, (row, 0))[0] not in here:
                 continue
             paper, name = _paper(own), own_name(self.study, row)
-            spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
+            spec = row_named(self.tree, paper, name)
             twin = own.get(TWIN, False)
             found[row] = scale.row(spec, self.seed + TWIN_APART if twin else self.seed)
         return found

@@ -191,7 +191,7 @@ def test_a_server_is_ended_with_what_outlived_its_leader_and_a_reused_process_id
 def test_every_paper_has_a_deployment() -> None:
     made = deployments.deployments(PROJECT)
     testbed = Scale(PROJECT, "testbed")
-    papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
+    papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.read_rows(PROJECT, name)[0].values()))}
     assert {one.flow for one in made} == {*papers, "suite", "recipe", "reevaluate"} - {"demo"}
     (suite,) = (one for one in made if one.flow == "suite")
     assert suite.parameters == {"full": True}, "the suite trains the matrix, not the demo's rows"

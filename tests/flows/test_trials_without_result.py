@@ -12,7 +12,6 @@ import pytest
 from flows import tune
 from flows.scheduler import RunFailed, RunSummary
 from rlhf_core.typed import typed
-from tasks.graph.times import StageTime
 from tasks.params.studies import StudySpec
 from tasks.studies.tuning import Record, TuningPlan, record_to_continue, tuning_plan
 from tests.flows.test_tune import SPACES, STUDY
@@ -57,7 +56,7 @@ def test_a_failed_run_names_the_failure_and_no_divergence(root: Path, monkeypatc
         failed={DPO: "stage failed with exit code 2: gradient norm is nan", SFT: "no space left on device"},
         skipped={BANDIT: f"reads from {SFT}, which failed"},
     )
-    summary.stage_times.stages.append(StageTime(DPO, "failed", 1, 0.0, 2.0, 0.0))
+    summary.failed_seconds[DPO] = (2.0, 1)
     with pytest.raises(RunFailed) as error:
         tried(root, monkeypatch, ["bandit", "dpo"], summary)
     assert str(error.value).endswith(". no space left on device")

@@ -12,7 +12,6 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.graph.check import check_rows
-from tasks.graph.rows import load_rows
 from tasks.params.reward_model import RewardModelSpec
 from tasks.running.loading import load_segmenter
 from tasks.scoring.entropies import segmenter_with_cutoffs
@@ -44,7 +43,6 @@ def test_a_plan_knows_its_stages_and_refuses_a_cutoff_that_the_scale_lacks(tmp_p
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
     content["bandit"]["segmenter"] = {**STATED, "high": "2.01"}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    assert load_rows(tmp_path, "segment")["bandit"].reward_models[0].entropies
     said = "\n".join(check_rows(tmp_path, "segment", ["bandit"], "testbed"))
     assert "segmenter.high is '2.01', which needs entropy cutoff '2.01', but its inputs (" in said
     assert "did you mean \"entropy cutoff '2.0'\"?" in said

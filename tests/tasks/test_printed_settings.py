@@ -24,7 +24,7 @@ import pytest
 from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.graph.items import Item
-from tasks.graph.rows import load_rows
+from tasks.graph.rows import read_rows
 from tasks.graph.scale import Scale
 from tasks.graph.typed_settings import type_of
 from tasks.params.pages import Address, read_settings
@@ -62,7 +62,7 @@ class PaperScale:
     """Settings at the scale `paper` of the rows of one paper."""
 
     def __init__(self, paper: str) -> None:
-        self.paper, self.scale, self.rows = paper, Scale(ROOT, "paper"), load_rows(ROOT, paper)
+        self.paper, self.scale, self.rows = paper, Scale(ROOT, "paper"), read_rows(ROOT, paper)[0]
         self._items: dict[str, list[Item]] = {}
 
     def value(self, cell: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """Wrong settings, each with the parts of the refusal that it must get.
 
 A case is (page, place, value, row, parts): the value is set at the place of the page, a dotted path that begins with an
-entry; then the row is checked on the testbed. All parts are in one line of what the check says.
+entry; then the row is checked on the testbed, a row of tatoeba on real data. All parts are in one line of what the
+check says.
 """
 
 from __future__ import annotations

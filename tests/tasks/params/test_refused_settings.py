@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from tasks import check
 from tasks.graph.check import check_all, check_declared, check_rows, refuse_rows
 from tasks.graph.matrix import HEADLINE_ROWS, build
-from tasks.graph.rows import load_rows
+from tasks.graph.rows import read_rows
 from tasks.graph.scale import Scale
 from tests.tasks.params.conftest import Set
 from tests.tasks.params.refused_settings import ACROSS, AMOUNTS, ONE_FIELD, ROWS, STAGES
@@ -33,7 +33,7 @@ def test_a_wrong_setting_is_refused_with_its_place(
 ) -> None:
     set_value(page, place, value)
     paper, _, name = row.partition("/")
-    problems = check_rows(tree, paper, [name], "testbed")
+    problems = check_rows(tree, paper, [name], "feedback" if paper == "tatoeba" else "testbed")
     assert any(all(part in problem for part in parts) for problem in problems), problems
 
 
@@ -57,7 +57,7 @@ def test_settings_are_refused_without_anything_heavy(tree: Path, set_value: Set)
 def test_a_row_that_is_not_valid_blocks_and_blames_no_other(
     tree: Path, set_value: Set, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scale, rows = Scale(tree, "testbed"), load_rows(tree, "par")
+    scale, rows = Scale(tree, "testbed"), read_rows(tree, "par")[0]
     items = {name: scale.row(rows[name], 0)[-1] for name in ("minmax", "vanilla")}
     set_value(ROWS, "minmax.lora", {"rank": 10**6})
     assert check_rows(tree, "par", ["vanilla"], "testbed") == []
@@ -76,7 +76,7 @@ def test_a_row_that_is_not_valid_blocks_and_blames_no_other(
 
 
 def test_a_stage_refuses_inputs_that_its_row_does_not_ask_for(tree: Path) -> None:
-    scale, rows = Scale(tree, "testbed"), load_rows(tree, "par")
+    scale, rows = Scale(tree, "testbed"), read_rows(tree, "par")[0]
     item = scale.row(rows["vanilla"], 0)[-1]
     check_declared(tree, Path(item.out), item.arguments)
     other = {**item.arguments, "reward_model": scale.row(rows["odin"], 0)[-1].arguments["reward_model"]}
