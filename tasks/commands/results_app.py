@@ -78,7 +78,7 @@ def atlas(
     out: Annotated[Path, typer.Option(help="Folder for atlas.html and atlas.md.")] = Path("report"),
 ) -> None:
     """Write the atlas: one page of all studies with their findings, and what was asked of the papers' claims."""
-    from tasks.report.atlas_page import write_atlas
+    from tasks.report.atlas import write_atlas
 
     print(f"atlas: {write_atlas(Path(), out).resolve()}")
 

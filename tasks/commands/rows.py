@@ -11,8 +11,7 @@ from tasks.dvc.pipelines import asked_parts
 from tasks.graph.names import known_paper, papers_of_repository
 from tasks.graph.rows import row_addresses
 from tasks.report.baselines import run_end
-from tasks.report.comparison import compared_table, meanings
-from tasks.report.rows_compared import RowRuns, row_runs
+from tasks.report.comparison import RowRuns, compared_table, meanings, row_runs
 from tasks.report.table import print_tables
 
 #: Most rows of a table, and most rows without a result that are named.
@@ -75,7 +74,7 @@ def print_run_end(
         for line in (*meanings(group)[:MOST_ROWS], *group.caveats):
             console.print(line)
         if (left := len(group.rows) - MOST_ROWS) > 0:
-            console.print(f"{left} more: rewardsmith rows {group.first.paper}", style="dim")
+            console.print(f"{left} more: rewardsmith rows {group.rows[0].paper}", style="dim")
     by_reason: dict[str, list[str]] = {}
     for address, reason in without.items():
         by_reason.setdefault(reason, []).append(address)

@@ -13,7 +13,6 @@ from rlhf_core.errors import RewardsmithError
 from tasks.commands.options import print_table
 from tasks.graph.times import clock
 from tasks.params.studies import FOLDER, read_study, study_file
-from tasks.report.atlas import sentence
 from tasks.studies.frame import core_hours, frame_of
 from tasks.studies.plan import check_study, design_of
 from tasks.studies.records import RECORDS, read_record
@@ -27,6 +26,8 @@ LINE = 80
 
 def print_studies(root: Path) -> None:
     """Prints every study with its worlds and its primary finding, or why it is refused."""
+    from tasks.report.atlas import finding_text
+
     files = sorted((root / FOLDER).glob("*.yaml"))
     if not files:
         print(f"no study in {root / FOLDER}; write {FOLDER}/NAME.yaml, as studies.md of the documentation shows")
@@ -39,7 +40,7 @@ def print_studies(root: Path) -> None:
         primary = state.findings[0] if state.findings else None
         word = "no verdict before the last world" if primary is None else f"primary hypothesis {primary.word}"
         print(f"{file.stem:<14}{state.progress:<16}  {word}")
-        for line in [state.spec.asks, *([] if primary is None else [sentence(state.spec, primary)])]:
+        for line in [state.spec.asks, *([] if primary is None else [finding_text(state.spec, primary)])]:
             print(textwrap.fill(line, LINE, initial_indent=" " * 14, subsequent_indent=" " * 14))
 
 
@@ -70,13 +71,12 @@ def print_study(root: Path, name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from tasks.report.atlas import AtlasStudy
-    from tasks.report.atlas_page import study_section
+    from tasks.report.atlas import AtlasStudy, study_section
     from tasks.report.page import markdown_of
 
     file = study_file(root, name)
     state = load_study(root, file)
-    study = AtlasStudy(file.stem, state.spec, state, None)
+    study = AtlasStudy(file.stem, state.spec, state)
     text, console = "\n".join(markdown_of(study_section(study))), Console()
     console.print(Markdown(text)) if console.is_terminal else print(text)
     if tests := twin_tests(state):

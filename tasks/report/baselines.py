@@ -19,7 +19,7 @@ from tasks.graph.rows import backbone_names, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
-from tasks.report.rows_compared import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
+from tasks.report.comparison import RowRuns, RowsCompared, beside_first, metric_of, row_runs, stage_of
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED
 

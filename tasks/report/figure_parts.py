@@ -11,8 +11,17 @@ from tasks.report.charts import panels_svg
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.figure_data import panels_of
 from tasks.report.page import Bullets, Fold, Passage, Passages, Picture, Section, Text, counted
-from tasks.report.paper_tables import effect_text, p_value
-from tasks.report.table import MARKS, ShownTable, TableCell, TableColumn, TableRow, format_number, number_cell
+from tasks.report.table import (
+    MARKS,
+    ShownTable,
+    TableCell,
+    TableColumn,
+    TableRow,
+    effect_text,
+    format_number,
+    number_cell,
+    p_text,
+)
 
 SIGNS = {"above": "›", "below": "‹", "beside": "≈"}
 
@@ -76,7 +85,8 @@ def _comparison(part: Mapping[str, Any]) -> str:
     digits = 1 if max(map(abs, values)) >= 2 else 3
     right = part["right"] if part["constant"] else f"{part['right']} {format_number(values[1], digits)}"
     missing = f", {part['missing']}" if part["missing"] else ""
-    test = f"{effect_text(part, digits)}, {p_value(part['p'])}, {counted(part['worlds'], 'world')}{missing}"
+    effect = effect_text(part["difference"], part["interval"], digits)
+    test = f"{effect}, {p_text(part['p'])}, {counted(part['worlds'], 'world')}{missing}"
     left = f"{MARKS.get(part['verdict'], '')} {part['left']} {format_number(values[0], digits)}"
     return f"{left} {SIGNS[part['side']]} {right} ({test})"
 
@@ -89,8 +99,8 @@ def _claims(figure: Mapping[str, Any]) -> Iterator[Any]:
         for row in (row for row in block["rows"] if row["verdict"] != "not run"):
             why = [f"broken: {', '.join(row['broken'])}"] if row.get("broken") else []
             why += [row["uneven"]] if row.get("uneven") else []
-            verdict = TableCell(row["verdict"], tuple(why), mark=row["verdict"])
-            measured = TableCell("", tuple(map(_comparison, row["parts"])))
+            verdict = TableCell(row["verdict"], notes=tuple(why), verdict=row["verdict"])
+            measured = TableCell(notes=tuple(map(_comparison, row["parts"])))
             rows.append(TableRow(row["text"], (verdict, measured), (row["where"],)))
         if rows:
             yield ShownTable(columns, tuple(rows), "the paper says")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +171,13 @@ def _outcome(cell: Mitigation) -> TableCell:
     (rate, error), (gain, _), (loss, _) = map(cell.mean, (WIN_RATE, PROXY_GAIN, "hacking/loss_after_peak"))
     (onset, _), (kl, _) = map(cell.mean, (ONSET, "hacking/onset_kl"))
     lines = (
-        "" if error is None else f"±{error:.1f}",
         cell.verdict,
         "" if gain is None else f"proxy {signed(gain, 1)}",
         "" if loss is None else f"{format_number(-loss, 1)} after peak",
         "no onset" if onset is None else f"onset {onset:.0f}{'' if kl is None else f' · KL {kl:.1f}'}",
     )
     tip = "\n".join(f"seed {seed}: {run.metrics[WIN_RATE]:.1f} %" for seed, run in cell.runs.items())
-    return TableCell(f"{rate:.1f}", tuple(filter(None, lines)), mark=cell.verdict, tip=tip, value=rate)
+    return replace(number_cell(rate, error, 1), notes=lines, verdict=cell.verdict, tip=tip)
 
 
 def _curves(reward: RewardResults, order: Sequence[str]) -> Picture:

@@ -20,6 +20,8 @@ from tasks.params.yaml_files import write_whole
 from tasks.report.table import MARKS, ShownTable, markdown_lines, markdown_text
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: Papers whose short name is an acronym.
+ACRONYMS = ("par", "alarm", "rlmec")
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,11 @@ def link(address: str, text: str) -> Markup:
     return Markup('<a href="{}">{}</a>').format(address, text)
 
 
+def label(paper: str) -> str:
+    """Returns a paper's or study's short name: acronyms in capitals."""
+    return paper.upper() if paper in ACRONYMS else paper.capitalize()
+
+
 def counted(count: int, name: str) -> str:
     """'1 world', '3 worlds'."""
     return f"{count} {name}{'s' * (count != 1)}"
@@ -153,26 +160,21 @@ def html(page: ReportPage) -> str:
     return env.get_template("page.html.j2").render(page=page, style=style, script=script, script_digest=digest)
 
 
-def _plain(text: str) -> str:
-    """Returns text or HTML as text for Markdown."""
-    return markdown_text(text.striptags() if isinstance(text, Markup) else text)
-
-
 def markdown_of(part: Any) -> list[str]:
     """Returns the lines of a part as Markdown; of drawings and coloured texts there are none."""
     match part:
         case ShownTable():
-            return [*([f"#### {_plain(part.title)}", ""] if part.title else []), *markdown_lines(part)]
+            return markdown_lines(part)
         case Text():
-            return [_plain(part.text), ""]
+            return [markdown_text(part.text), ""]
         case Bullets():
-            return [*(f"- {_plain(item)}" for item in part.items), ""]
+            return [*(f"- {markdown_text(item)}" for item in part.items), ""]
         case Tiles():
-            return [_plain("; ".join(f"{number} {name}" for number, name, _ in part.tiles)) + ".", ""]
+            return [markdown_text("; ".join(f"{number} {name}" for number, name, _ in part.tiles)) + ".", ""]
         case Fold():
-            return [f"{_plain(part.summary)}:", "", *_markdown(part.parts)]
+            return [f"{markdown_text(part.summary)}:", "", *_markdown(part.parts)]
         case Section():
-            return [f"{'#' * part.level} {_plain(part.title)}", "", *_markdown(part.parts)]
+            return [f"{'#' * part.level} {markdown_text(part.title)}", "", *_markdown(part.parts)]
     return []
 
 
@@ -182,7 +184,7 @@ def _markdown(parts: Sequence[Any]) -> list[str]:
 
 def markdown(page: ReportPage) -> str:
     """Returns a page as Markdown: its tables and texts for a reader without the page."""
-    return "\n".join([f"# {_plain(page.heading)}", "", *_markdown([*page.lead, *page.sections])])
+    return "\n".join([f"# {markdown_text(page.heading)}", "", *_markdown([*page.lead, *page.sections])])
 
 
 def write_page(page: ReportPage, file: Path, *, also: Sequence[Path] = ()) -> Path:

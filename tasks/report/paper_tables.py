@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import printed_tables
 from tasks.report.measured import ELSEWHERE, measured_table
 from tasks.report.outputs import ResultTree
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, format_number, print_tables, signed
+from tasks.report.table import (
+    ShownTable,
+    TableCell,
+    TableColumn,
+    TableRow,
+    effect_text,
+    format_number,
+    number_cell,
+    p_text,
+    print_tables,
+)
 from tasks.report.worlds import EXPLORATORY
 from tasks.running.artifacts import read_object
 
@@ -25,26 +36,7 @@ LEGEND = (
 MeasuredRow = Mapping[str, Any]
 
 
-def effect_text(cell: Mapping[str, Any], decimals: int) -> str:
-    """Returns a difference with its 95 % interval, such as '-7.0 [-9.1, -4.9]'."""
-    interval = cell["interval"]
-    bounds = "" if interval is None else " [{}, {}]".format(*(signed(one, decimals) for one in interval))
-    return signed(cell["difference"], decimals) + bounds
-
-
-def p_value(p: float | None) -> str:
-    """'p < .001', 'p = .042'; 'no test' without one."""
-    if p is None:
-        return "no test"
-    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
-
-
-def cannot_decide(worlds: int) -> str:
-    """Returns that so few worlds see no effect that a percentage can have."""
-    return f"{worlds} worlds cannot decide it"
-
-
-def _verdict_lines(cell: Mapping[str, Any], decimals: int) -> list[str]:
+def _verdict_notes(cell: Mapping[str, Any], decimals: int) -> list[str]:
     """Returns a compared primary cell's effect, verdict, and the smallest effect that its worlds can see; empty for
     other cells."""
     if cell["word"] is None:
@@ -52,21 +44,20 @@ def _verdict_lines(cell: Mapping[str, Any], decimals: int) -> list[str]:
     word, sees = cell["word"], cell["smallest_visible"]
     smallest = format_number(sees, decimals) if sees is not None and sees < PERCENT_RANGE else ""
     if word == "sees only effects above":
-        word = f"{word} {smallest}" if smallest else cannot_decide(cell["worlds"])
-    elif cell["reason"]:
-        word = f"{word}: {cell['reason']}"
-    elif smallest:
-        word = f"{word} (sees {smallest})"
-    return [effect_text(cell, decimals), word, *([cell["missing"]] if cell["missing"] else [])]
+        word = f"{word} {smallest}" if smallest else f"{cell['worlds']} worlds cannot decide it"
+    elif cell["reason"] or smallest:
+        word += f": {cell['reason']}" if cell["reason"] else f" (sees {smallest})"
+    return [effect_text(cell["difference"], cell["interval"], decimals), word, cell["missing"] or ""]
 
 
 def _tip(cell: Mapping[str, Any], decimals: int) -> str:
     """Returns a measured cell's seeds, difference and test, one per line."""
-    lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
+    lines = [f"seed {seed}: {format_number(value, decimals)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
-        lines.append(f"− {cell['against']}: {effect_text(cell, decimals + 1)}, worlds: {cell['worlds']}")
+        effect = effect_text(cell["difference"], cell["interval"], decimals)
+        lines.append(f"− {cell['against']}: {effect}, worlds: {cell['worlds']}")
     if cell["word"] is not None:
-        lines.append(f"corrected for the table's rows: {p_value(cell['p'])}")
+        lines.append(f"corrected for the table's rows: {p_text(cell['p'])}")
     return "\n".join(lines)
 
 
@@ -79,23 +70,23 @@ def made_cell(row: MeasuredRow, column: Mapping[str, Any], cell: Mapping[str, An
     """Returns a cell of `tables.json`, which leads to its first run."""
     published, decimals = cell["published"] or "", column["decimals"]
     counts = [(cell["unparsable"], "unparsable"), (cell["one_sided"], "one-sided")]
-    lacking = [text] if (text := ", ".join(f"{count} {word}" for count, word in counts if count)) else []
+    lacking = ", ".join(f"{count} {word}" for count, word in counts if count)
     if cell["status"] == ELSEWHERE:
         return TableCell(published=published)
     if cell["status"] != "measured":
         text = f"{cell['status']}: {cell['why']}" if cell["why"] else cell["status"]
         tip = "; ".join(stop_lines(row)) if cell["status"] == "stopped" else ""
-        return TableCell(text, tuple(lacking), published, absent=True, tip=tip)
-    lines = [] if cell["se"] is None else [f"±{format_number(cell['se'], decimals)}"]
-    lines += [*_verdict_lines(cell, decimals), *([cell["partial"]] if cell["partial"] else []), *lacking]
-    return TableCell(
-        cell["outcome"] or format_number(cell["mean"], decimals),
-        tuple(lines),
-        published,
-        cell["verdict"] or "",
+        return TableCell(text, notes=(lacking,), published=published, absent=True, tip=tip)
+    made = number_cell(cell["mean"], cell["se"], decimals)
+    return replace(
+        made,
+        text=cell["outcome"] or made.text,
+        value=None if cell["outcome"] else made.value,
+        notes=(*_verdict_notes(cell, decimals), cell["partial"] or "", lacking),
+        published=published,
+        verdict=cell["verdict"] or "",
         link=f"#{run_anchor(row['group'], row['kind'], row['name'], next(iter(cell['seeds'])))}",
-        tip=_tip(cell, decimals),
-        value=None if cell["outcome"] else cell["mean"],
+        tip=_tip(cell, decimals + 1),
     )
 
 
@@ -163,8 +154,8 @@ def paper_table(
             for column, cell in found
         )
         evaluator, small = row["extra"].get("evaluator"), tuple((row["name"] or "").split())
-        groups = (row["backbone"] or "") if several else "", f"by {evaluator}" if evaluator else ""
-        shown.append(TableRow(row["condition"], tuple(cells), small, groups, row["is_main"]))
+        groups = (row["backbone"] if several else "", f"by {evaluator}" if evaluator else "")
+        shown.append(TableRow(row["condition"], tuple(cells), small, " · ".join(filter(None, groups)), row["is_main"]))
     return ShownTable(tuple(headings), tuple(shown), title=title)
 
 

@@ -15,22 +15,18 @@ from tasks.graph.names import DEMO_PAPER, made_tables
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS, run_settings
-from tasks.report.comparison import curves, numbers
+from tasks.report.comparison import RowsCompared, compare_rows, curves, numbers
 from tasks.report.figure_parts import figure_section
 from tasks.report.figures import recorded_figures
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree, provenance, stage_record
-from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, code, counted, link
+from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, code, counted, label, link
 from tasks.report.paper_tables import paper_table, printed_rows, run_anchor, shown_columns, table_notes, was_run
-from tasks.report.rows_compared import RowsCompared, compare_rows
-from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow, simple_table
+from tasks.report.table import VERDICTS, ShownTable, TableCell, TableColumn, TableRow, simple_table
 from tasks.running.artifacts import read_object
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.tracking.searches import table_search
 
-VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")
-#: Papers whose short name is an acronym.
-ACRONYMS = ("par", "alarm", "rlmec")
 REHEARSED = (
     "Rehearsal. Tiny random models, a few rows, two updates and a judge that draws lots: no number on this page is a "
     "result."
@@ -45,11 +41,6 @@ READING = (
     "are means ± standard errors over worlds; other columns are descriptive, and so are tests in words (win, tie, "
     "lose). A number leads to its run. Nothing is filled in: what was not run says so."
 )
-
-
-def label(key: str) -> str:
-    """Returns a paper's or study's short name: acronyms in capitals."""
-    return key.upper() if key in ACRONYMS else key.capitalize()
 
 
 @dataclass(frozen=True)
@@ -188,7 +179,7 @@ def _overview(paper: PaperResults) -> ShownTable:
     for table in paper.tables:
         counts = verdict_counts([table])
         cells = tuple(TableCell(str(counts[name])) for name in names)
-        rows.append(TableRow(table["id"], cells, link=f"#{_anchor(paper.key, table['id'])}"))
+        rows.append(TableRow(link(f"#{_anchor(paper.key, table['id'])}", table["id"]), cells))
     return ShownTable(tuple(map(TableColumn, names)), tuple(rows), "table")
 
 

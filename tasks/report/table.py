@@ -7,10 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Mark of a verdict.
+#: Verdicts on a paper's order.
+VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")
+#: Mark of a verdict; of mitigations, too.
 MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·", "won": "✓", "hacked": "✗"}
 #: Characters of a row's name and of a heading on a terminal, beyond which they are broken.
 NAME_WIDTH, HEADING_WIDTH = 26, 12
@@ -24,7 +28,7 @@ class TableColumn:
     Attributes:
         heading: its name.
         numeric: aligned to the right.
-        group: heading above neighbouring columns.
+        group: heading that it shares with its neighbours.
         note: in small letters below the heading.
         published: its cells have a published number beside the measured one.
     """
@@ -41,32 +45,42 @@ class TableCell:
     """A cell of a table.
 
     Attributes:
-        text: its content.
-        lines: in small letters below it, such as a standard error.
+        text: a measured number, or words.
+        error: its standard error.
+        notes: in small letters below it.
         published: the paper's number.
-        mark: verdict, of `MARKS`.
+        verdict: one of `MARKS`.
         absent: whether `text` says why there is no number.
         link: address or anchor that `text` leads to.
         tip: shown under the pointer.
-        value: by which rows are sorted, unless by the text.
+        value: the number by which a page sorts rows.
     """
 
     text: str = ""
-    lines: tuple[str, ...] = ()
+    error: str = ""
+    notes: tuple[str, ...] = ()
     published: str = ""
-    mark: str = ""
+    verdict: str = ""
     absent: bool = False
     link: str = ""
     tip: str = ""
     value: float | None = None
 
     @property
+    def small(self) -> list[str]:
+        """Returns the lines below the text: standard error and notes."""
+        return [line for line in (self.error, *self.notes) if line]
+
+    @property
+    def marked(self) -> str:
+        """Returns the text with the mark of its verdict."""
+        return f"{self.text} {MARKS[self.verdict]}" if self.verdict in MARKS else self.text
+
+    @property
     def plain(self) -> str:
-        """Returns everything in one line: published / text mark; lines."""
-        text = f"{self.text} {MARKS[self.mark]}" if self.mark else self.text
-        first, *more = self.lines or ("",)
-        text = f"{text} {first}".strip() if first.startswith("±") else "; ".join(each for each in (text, first) if each)
-        return " / ".join(each for each in (self.published, "; ".join([text, *more])) if each)
+        """Returns everything in one line: published / text mark ±error; notes."""
+        measured = "; ".join(filter(None, (f"{self.marked} {self.error}".strip(), *self.notes)))
+        return " / ".join(filter(None, (self.published, measured)))
 
 
 @dataclass(frozen=True)
@@ -77,17 +91,16 @@ class TableRow:
         name: its heading.
         cells: one for each column.
         small: in small letters below the name.
-        groups: headings that it shares with its neighbours, the outer one first.
+        group: heading that it shares with its neighbours.
         main: whether it is set off from the others.
-        link, anchor: of its heading.
+        anchor: where links to the row lead.
     """
 
     name: str
     cells: tuple[TableCell, ...]
     small: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    group: str = ""
     main: bool = False
-    link: str = ""
     anchor: str = ""
 
 
@@ -101,42 +114,54 @@ class ShownTable:
     title: str = ""
 
     @property
-    def groups(self) -> list[tuple[str, int]]:
-        """Returns the headings above columns, each with the number of columns of a page below it; empty without any."""
+    def column_groups(self) -> list[tuple[str, int]]:
+        """Returns the headings above columns with the columns of a page below each; empty without any."""
         if not any(column.group for column in self.columns):
             return []
         runs = ((name, list(own)) for name, own in itertools.groupby(self.columns, key=lambda column: column.group))
         return [(name, len(own) + sum(column.published for column in own)) for name, own in runs]
 
     @property
-    def width(self) -> int:
-        """Returns the number of columns of a page behind the names."""
-        return len(self.columns) + sum(column.published for column in self.columns)
+    def row_groups(self) -> bool:
+        """Returns whether rows have different groups."""
+        return len({row.group for row in self.rows}) > 1
 
-    def columns_from(self, start: int, end: int) -> ShownTable:
+    def part(self, start: int, end: int) -> ShownTable:
         """Returns the table with some of its columns."""
-        rows = (replace(row, cells=row.cells[start:end]) for row in self.rows)
-        return replace(self, columns=self.columns[start:end], rows=tuple(rows), title="" if start else self.title)
+        rows = tuple(replace(row, cells=row.cells[start:end]) for row in self.rows)
+        return replace(self, columns=self.columns[start:end], rows=rows, title="" if start else self.title)
 
 
 def format_number(value: float, decimals: int) -> str:
-    """Returns a measured number with its column's decimals; -0.0 is 0.0."""
-    text = f"{value:.{decimals}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    """Returns a number with a true minus sign; -0.0 is 0.0."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def signed(value: float, decimals: int) -> str:
     """Returns a number with its sign."""
     text = format_number(value, decimals)
-    return text if text.startswith("-") else f"+{text}"
+    return text if text.startswith("−") else f"+{text}"
 
 
-def number_cell(mean: float | None, error: float | None, decimals: int, link: str = "") -> TableCell:
-    """Returns a mean with its standard error below it; a dash without one."""
+def effect_text(difference: float, interval: Iterable[float] | None, decimals: int) -> str:
+    """Returns a difference with its 95 % interval, such as '−7.0 [−9.1, −4.9]'."""
+    bounds = "" if interval is None else f" [{', '.join(signed(one, decimals) for one in interval)}]"
+    return signed(difference, decimals) + bounds
+
+
+def p_text(p: float | None) -> str:
+    """'p < .001', 'p = .042'; 'no test' without one."""
+    if p is None:
+        return "no test"
+    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
+
+
+def number_cell(mean: float | None, error: float | None, decimals: int) -> TableCell:
+    """Returns a mean with its standard error; a dash without one."""
     if mean is None:
         return TableCell("—", absent=True)
-    lines = () if error is None else (f"±{format_number(error, decimals)}",)
-    return TableCell(format_number(mean, decimals), lines, link=link, value=mean)
+    text = "" if error is None else f"±{format_number(error, decimals)}"
+    return TableCell(format_number(mean, decimals), text, value=mean)
 
 
 def simple_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> ShownTable:
@@ -146,7 +171,8 @@ def simple_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: 
 
 
 def markdown_text(text: str) -> str:
-    """Returns text for a cell of a Markdown table: no pipes, no line breaks, no HTML."""
+    """Returns text or HTML as text for Markdown: no pipes, no line breaks, no HTML."""
+    text = text.striptags() if isinstance(text, Markup) else text
     for character, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
         text = text.replace(character, safe)
     return text
@@ -155,12 +181,11 @@ def markdown_text(text: str) -> str:
 def markdown_lines(table: ShownTable) -> list[str]:
     """Returns the lines of a table as Markdown, and an empty one below it."""
     head = [table.head, *(f"{one.heading} ({one.note})" if one.note else one.heading for one in table.columns)]
-    rows = [
-        [" · ".join(part for part in (row.name, *row.groups) if part), *(cell.plain for cell in row.cells)]
-        for row in table.rows
-    ]
+    names = (" · ".join(filter(None, (markdown_text(row.name), row.group))) for row in table.rows)
+    rows = ([name, *(cell.plain for cell in row.cells)] for name, row in zip(names, table.rows, strict=True))
     lines = ["| " + " | ".join(map(markdown_text, line)) + " |" for line in (head, *rows)]
-    return [lines[0], "|" + " --- |" * len(head), *lines[1:], ""]
+    title = [f"#### {markdown_text(table.title)}", ""] if table.title else []
+    return [*title, lines[0], "|" + " --- |" * len(head), *lines[1:], ""]
 
 
 def print_tables(console: Console, *tables: ShownTable) -> None:
@@ -173,7 +198,7 @@ def print_tables(console: Console, *tables: ShownTable) -> None:
         start = 0
         while start < len(table.columns):
             for end in range(len(table.columns), start, -1):
-                part = _rich(table.columns_from(start, end))
+                part = _rich(table.part(start, end))
                 least = Measurement.get(wide, wide.options, part).minimum + len(part.columns) + 1
                 if least <= console.width:
                     break
@@ -186,39 +211,36 @@ def _rich(table: ShownTable) -> Any:
     from rich import box
     from rich import table as rich_table
 
-    tall = any(cell.lines or cell.published for row in table.rows for cell in row.cells)
+    tall = any(cell.small or cell.published for row in table.rows for cell in row.cells)
     made = rich_table.Table(
         title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
     made.padding = (0, 2, int(tall), 0)
     made.add_column("" if table.head == "row" else table.head, max_width=NAME_WIDTH)
-    several = len({column.group for column in table.columns}) > 1
-    for place, (before, column) in enumerate(zip((None, *table.columns), table.columns, strict=False)):
-        group = column.group if before is None or before.group != column.group else ""
-        heading = f"{group}\n{column.heading}" if several else column.heading
-        longest = 0 if tall else max(len(row.cells[place].text) for row in table.rows)  # its cells are one line each
-        most = None if tall else max(longest, HEADING_WIDTH)
-        side: Any = "right" if column.numeric else "left"
-        made.add_column(heading, justify=side, min_width=longest, max_width=most)
-    places = itertools.zip_longest(*(row.groups for row in table.rows), fillvalue="")
-    differing = [len({*place}) > 1 for place in places]
+    several, before = len({column.group for column in table.columns}) > 1, ""
+    for place, column in enumerate(table.columns):
+        group, before = "" if column.group == before else column.group, column.group
+        longest = 0 if tall else max(len(row.cells[place].text) for row in table.rows)  # cells are one line each
+        made.add_column(
+            f"{group}\n{column.heading}" if several else column.heading,
+            justify="right" if column.numeric else "left",
+            min_width=longest,
+            max_width=None if tall else max(longest, HEADING_WIDTH),
+        )
     for row in table.rows:
-        groups = [group for group, differs in zip(row.groups, differing, strict=False) if differs and group]
+        name = f"{row.name} · {row.group}" if row.group and table.row_groups else row.name
         cells = (_rich_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True))
-        made.add_row(" · ".join([row.name, *groups]), *cells, style="bold" if row.main else None)
+        made.add_row(name, *cells, style="bold" if row.main else None)
     return made
 
 
 def _rich_cell(cell: TableCell, column: TableColumn) -> Any:
-    """Returns the published number, the measured one with its mark, and the lines below it."""
+    """Returns the published number, the measured one with its mark, and the notes, below each other."""
     from rich.text import Text
 
-    if not cell.text and not cell.lines:
+    if not (cell.text or cell.notes):
         return Text(cell.published)
-    text = Text(f"{cell.published}\n" if column.published else "", style="dim" if column.published else "")
-    mark = f" {MARKS[cell.mark]}" if cell.mark else ""
-    shown = "dim italic" if cell.absent else COLOURS.get(cell.mark, "cyan") if column.published else ""
-    text.append(f"{cell.text}{mark}", style=f"not dim {shown}".strip())
-    for line in cell.lines:
-        text.append(f"\n{line}", style="dim")
-    return text
+    shown = "dim italic" if cell.absent else COLOURS.get(cell.verdict, "cyan") if column.published else ""
+    lines = [Text(cell.published, "dim")] if column.published else []
+    lines += [Text(cell.marked, f"not dim {shown}".strip())]
+    return Text("\n").join([*lines, *(Text(line, "dim") for line in cell.small)])

@@ -11,8 +11,16 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import over_worlds
 from rlhf_core.published.paper_claims import stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from tasks.report.atlas import AtlasStudy, asked_claims, read_atlas, sentence
-from tasks.report.atlas_page import curves_picture, values_by_part, write_atlas
+from tasks.report.atlas import (
+    AtlasStudy,
+    asked_claims,
+    curves_picture,
+    finding_text,
+    read_atlas,
+    values_by_part,
+    write_atlas,
+)
+from tasks.studies.verdicts import claim_word
 from tests.browser import WIDTHS, look, needs_browser
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, git, write_worlds
 
@@ -57,12 +65,10 @@ def studies(root: Path) -> dict[str, AtlasStudy]:
 
 def test_a_complete_study_has_its_sentence_picture_and_numbers(page: Path) -> None:
     shown = section(page, "credit")
-    said = "The lead of segment over bandit grows by 9.0 points for each level of length (95 % interval +5.1 to +12.9, "
-    assert said + "p = .005, 4 worlds)." in shown
+    assert "segment − bandit, per level of length: +9.0 [+5.1, +12.9] points (p = .005; 4 worlds)" in shown
     assert shown.count("<svg") == 1
-    for text in ("segment − bandit", "All hypotheses", "counts as none", "one world", "short", "long"):
+    for text in ("segment − bandit", "All hypotheses", "one world", "short", "long"):
         assert f"{text}</text>" in shown, text
-    assert "of the first: rising over the levels" in shown
     assert "2,048" in shown, "budgets"
     assert "win_rate_vs_sft@25" in shown
     assert "4 of 4 worlds have no number" in shown
@@ -98,8 +104,7 @@ def test_a_refused_study_says_why(page: Path) -> None:
 def test_claims_of_the_papers_are_the_denominator(root: Path, page: Path) -> None:
     every = sum(len(stated_claims(paper)) for paper in PAPERS)
     assert every > 50
-    (claim,) = asked_claims(read_atlas(root))
-    assert (claim.paper, claim.word) == ("segment", "confirmed"), "late was never started"
+    assert claimed(root)[0] == "confirmed", "late was never started"
     head = page.read_text(encoding="utf-8").split('class="tiles"')[1].split("</section>")[0]
     assert f"<strong>1 of {every}</strong>" in head
     said = f"1 of {every} claims of the five papers asked by a study; 1 confirmed"
@@ -108,8 +113,8 @@ def test_claims_of_the_papers_are_the_denominator(root: Path, page: Path) -> Non
 
 def claimed(root: Path) -> tuple[str, list[tuple[str, str]]]:
     """The verdict of the one claim that is asked, and the word of each study of it."""
-    (claim,) = asked_claims(read_atlas(root))
-    return claim.word, [(one.name, one.claim_word) for one in claim.studies]
+    (studies,) = asked_claims(read_atlas(root)).values()
+    return claim_word([one.says for one in studies]), [(one.name, one.claim_word) for one in studies]
 
 
 def test_of_several_studies_of_a_claim_none_is_chosen(tmp_path: Path) -> None:
@@ -144,7 +149,7 @@ def test_a_row_that_stopped_is_named_instead_of_its_effect(tmp_path: Path) -> No
     own = commit_study(tmp_path, STUDY)
     write_worlds(tmp_path, own, lambda i, c, r: spoilt if (i, c, r) == (1, "long-sum", "bandit") else plain(i, c, r))
     shown = section(write_atlas(tmp_path, tmp_path / "report"), "credit")
-    assert "No effect is shown: world " in shown, "its number says which file it is"
+    assert "no effect is shown, world " in shown, "its number says which file it is"
     assert "row &#39;bandit&#39; of cell &#39;long-sum&#39; stopped: no pair differs" in shown
     assert "1 of 4 worlds have no number" in shown
     assert "Segments beat tokens" in shown
@@ -153,38 +158,42 @@ def test_a_row_that_stopped_is_named_instead_of_its_effect(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ((-9.0, -7.0, -8.0, -8.5), "Segment is 8.1 points below bandit (95 % interval −9.5 to −6.8, p < .001, 4 worlds)"
-         ": the other side than claimed."),
-        ((0.1, -0.1, 0.2, 0.0), "within ±3 points, which counts as no difference."),
-        ((9.0, -8.0, 7.0, -9.0), "These worlds find an effect of 20.4 points with 80 % power."),
-        ((5.0, 5.0, 5.0, 5.0), "Segment is 5.0 points above bandit (4 worlds). It is not tested: no variance."),
+        ((-9.0, -7.0, -8.0, -8.5), "segment − bandit: −8.1 [−9.5, −6.8] points (p < .001; 4 worlds)"),
+        ((0.1, -0.1, 0.2, 0.0), "segment − bandit: +0.1"),
+        ((9.0, -8.0, 7.0, -9.0), "sees above 20.4; 4 worlds)"),
+        ((5.0, 5.0, 5.0, 5.0), "segment − bandit: +5.0 points (no variance; 4 worlds)"),
     ],
 )  # fmt: skip
-def test_a_sentence_follows_from_the_numbers(tmp_path: Path, numbers: tuple[float, ...], said: str) -> None:
+def test_a_finding_in_one_line_follows_from_its_numbers(tmp_path: Path, numbers: tuple[float, ...], said: str) -> None:
     hypotheses = {"beats": STUDY["hypotheses"]["beats"]}
     own = commit_study(tmp_path, {**STUDY, "hypotheses": hypotheses})
     write_worlds(tmp_path, own, lambda i, c, r: 55.0 + (numbers[i] if r == "segment" else 0.0))
     study = studies(tmp_path)["credit"]
     assert study.spec is not None
     assert study.primary is not None
-    assert said in sentence(study.spec, study.primary)
+    assert said in finding_text(study.spec, study.primary)
 
 
 def test_a_study_with_kl_targets_draws_its_rows_over_root_kl(root: Path) -> None:
     study = studies(root)["credit"]
     assert study.state is not None
-    runs = [run for record in study.records for cell in record["cells"].values() for run in cell["rows"].values()]
+    runs = [
+        run
+        for record in study.state.records.values()
+        for cell in record["cells"].values()
+        for run in cell["rows"].values()
+    ]
     for point in (point for run in runs for point in run["curve"]["points"]):
         point["proxy_reward"] = 0.1 * point["step"]
     drawn = curves_picture(study)
     assert drawn is not None
     assert "√KL</text>" in drawn.svg
-    assert "no curve" not in drawn.caption
-    cell, rows = next((name, cell["rows"]) for name, cell in study.records[0]["cells"].items())
-    rows["bandit"]["diverged"] = "at step 3"
+    before = drawn.svg.count("<path")
+    cell = next(iter(next(iter(study.state.records.values()))["cells"].values()))
+    cell["rows"]["bandit"]["diverged"] = "at step 3"
     drawn = curves_picture(study)
     assert drawn is not None
-    assert drawn.caption.endswith(f"Some world has no curve: bandit in {cell}.")
+    assert drawn.svg.count("<path") < before, "the mean over the other worlds would choose among them"
 
 
 def test_a_folder_without_studies_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
     matrix = text.split("<table>")[1].split("</table>")[0]
     assert "35.0<small>±5.0</small>" in matrix
     assert "onset 4 · KL 9.0" in matrix
-    assert "-30.0 after peak" in matrix
+    assert "−30.0 after peak" in matrix
     assert "Likes length" in text
     assert "left out: no model" in matrix
 
@@ -87,7 +87,7 @@ def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) ->
     _, vanilla, _, warm = text.split('id="length"')[1].split("<table>")[1].split("</table>")[0].split("<tr>")[1:]
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", vanilla)]
     assert cells == ["35.0±5.0", "—", "—", "30.0±0.0", "2.00±0.00", "4", "9.0", "—", "—", "2 of 2"]
-    assert "-0.50" in warm
+    assert "−0.50" in warm
     assert "0 of 1" in warm
 
 

@@ -43,8 +43,8 @@ def written(results: Path) -> str:
 
 
 def test_every_kind_of_part_is_escaped_on_the_page_and_in_markdown() -> None:
-    cell = TableCell(EVIL, (EVIL,), EVIL, "confirmed", link="#a", tip=EVIL)
-    row = TableRow(EVIL, (cell,), (EVIL,), (EVIL,), anchor="a")
+    cell = TableCell(EVIL, EVIL, (EVIL,), EVIL, "confirmed", link="#a", tip=EVIL)
+    row = TableRow(EVIL, (cell,), (EVIL,), EVIL, anchor="a")
     table = ShownTable((TableColumn(EVIL, group=EVIL, note=EVIL, published=True),), (row,), EVIL, EVIL)
     parts = (Text(EVIL), Bullets((EVIL, link("#a", EVIL))), Tiles(((EVIL, EVIL, ""),)), table)
     section = Section(EVIL, "key", (*parts, Fold(EVIL, (Text(EVIL),))))

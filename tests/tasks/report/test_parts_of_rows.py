@@ -10,7 +10,7 @@ import pytest
 from rlhf_core.published import printed_tables
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
-from tasks.report.paper_tables import _verdict_lines, printed_rows
+from tasks.report.paper_tables import _verdict_notes, printed_rows
 
 
 @pytest.fixture
@@ -58,4 +58,4 @@ def test_the_parts_of_a_printed_row_are_one_row(tree: ResultTree) -> None:
 )
 def test_no_effect_is_named_that_a_percentage_cannot_have(word: str, sees: float, said: str) -> None:
     cell = {"difference": -7.0, "interval": None, "word": word, "smallest_visible": sees, "worlds": 2}
-    assert _verdict_lines(cell | {"reason": None, "missing": None}, 1) == ["-7.0", said]
+    assert _verdict_notes(cell | {"reason": None, "missing": None}, 1) == ["−7.0", said, ""]

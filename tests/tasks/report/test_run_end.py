@@ -15,7 +15,7 @@ from tasks.commands.rows import print_run_end
 from tasks.graph.names import DEMO_ALL
 from tasks.report.baselines import baseline
 from tests.small_repository import PROJECT
-from tests.tasks.report.test_rows_compared import run
+from tests.tasks.report.test_comparison import run
 
 STUDY = """
 base:
@@ -68,7 +68,7 @@ def test_each_row_is_beside_its_baseline(
     lines = text.splitlines()
     assert [len(line) for line in lines if len(line) > width] == []
     every = " ".join(" ".join(line.split()) for line in lines if line.startswith("bandit"))
-    assert "-4.5 [-10.9, +1.9]" in every
+    assert "−4.5 [−10.9, +1.9]" in every
     assert every.endswith("1 of 2")
     assert [line for line in lines if line.startswith("segment ")][-1].split()[-1] == "none"
     assert "Bandit (Sequence): undecided" in " ".join(text.split())
@@ -128,7 +128,7 @@ def test_headline_rows_of_several_papers_have_their_own_baselines(
     for row in ("segment/segment", "segment/bandit", "par/par", "par/vanilla"):
         run(root, row, 0, 60.0 if row in ("segment/segment", "par/par") else 50.0)
     text = ended(root, capsys, DEMO_ALL)
-    assert cells(text, "bandit")[2] == cells(text, "vanilla")[2] == "-10.0"
+    assert cells(text, "bandit")[2] == cells(text, "vanilla")[2] == "−10.0"
     assert "phi3-mini" not in text, "win rates are over the SFT model, which has none itself"
 
 

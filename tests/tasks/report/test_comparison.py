@@ -8,8 +8,15 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.rows import print_row_list, seeds_text
-from tasks.report.comparison import meanings, print_rows, write_comparison
-from tasks.report.rows_compared import compare_rows, row_runs, same_prompts, same_rollouts
+from tasks.report.comparison import (
+    compare_rows,
+    meanings,
+    print_rows,
+    row_runs,
+    same_prompts,
+    same_rollouts,
+    write_comparison,
+)
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT
@@ -134,7 +141,7 @@ def test_the_terminal_keeps_to_its_width(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    assert "-5.0 [-7.5, -2.5]" in text
+    assert "−5.0 [−7.5, −2.5]" in text
     assert text.count("± is a standard error, [..] a 95 % interval, both over worlds.") == 1
     assert "Hacking alarm of segment/bandit at seed 1: kl at step 7" in text
 
@@ -161,7 +168,7 @@ def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, t
     for part in (
         "Learning curves",
         "What each reward pays for",
-        "-5.0",
+        "−5.0",
         "Hacking alarm of segment/bandit",
         "true reward 0.50",
     ):
