@@ -18,7 +18,7 @@ from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.rewards import Meta
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import JudgeRequest
+    from rlhf_core.evaluation.judges.templates import JudgeRequest
 
 
 class GoldWorld(Protocol):

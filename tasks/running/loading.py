@@ -21,7 +21,7 @@ from tasks.running.artifacts import read_json, read_object
 from tasks.running.machine import device
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
     from rlhf_core.testbed import GoldWorld
 
 
