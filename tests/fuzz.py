@@ -31,8 +31,7 @@ from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.answers import extract_number, parse_number, solution_is_right
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import TEMPLATES, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
 from rlhf_core.reasoning.grading import extract_answer
 from rlhf_core.recipe import parse_recipe
 from tasks.graph.check import check_rows

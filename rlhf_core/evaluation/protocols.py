@@ -7,7 +7,7 @@
 
 Each paper counts verdicts in its own way (`PROTOCOLS`). A prompt that lacks a verdict which its protocol needs counts
 for nobody: it is `unparsable` without any verdict and `one_sided` with a verdict in one of two orders. Where data has
-true rewards, `true_tally` gives the same tally from them: the higher reward wins, equal rewards tie.
+true rewards, `tally_of_values` gives the same tally from them: the higher reward wins, equal rewards tie.
 """
 
 from __future__ import annotations
@@ -15,23 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges.games import Game, JudgedPair, Side, combine_orders, play_games
-from rlhf_core.evaluation.judges.templates import TEMPLATES
-from rlhf_core.evaluation.statistics import binomial_p, require_finite
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, combine_orders, play_games
+from rlhf_core.evaluation.judges.templates import TEMPLATES, Judge
+from rlhf_core.evaluation.statistics import binomial_p, paired_t_test, require_finite
 from rlhf_core.typed import Checked, one_of
-
-if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
 
 #: Templates by which a judge compares two answers.
 PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
 #: The template whose verdicts are probabilities.
 SOFT_TEMPLATE = "alpaca_eval"
-BOTH: tuple[Side, ...] = ("baseline", "model")
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,8 @@ class Protocol(Checked):
 
     def play(self, judge: Judge, pairs: Sequence[JudgedPair]) -> list[Game]:
         """Has every pair judged, in the orders of the protocol."""
-        return play_games(judge, pairs, self.template, orders="drawn" if self.orders == "drawn" else BOTH)
+        drawn = {"orders": "drawn"} if self.orders == "drawn" else {}
+        return play_games(judge, pairs, self.template, **drawn)  # type: ignore[arg-type]
 
     def tally(self, games: Sequence[Game]) -> Tally:
         """Counts the verdicts of some games."""
@@ -172,16 +169,61 @@ PROTOCOLS: Choices[Protocol] = Choices(
 )
 
 
-def true_tally(own: Mapping[str, float], other: Mapping[str, float]) -> Tally:
-    """Returns the verdicts of true rewards on the prompts that both answered, in the order of `own`.
+def tally_of_values(
+    own: Mapping[str, float],
+    other: Mapping[str, float],
+    what: str = "the true reward",
+    *,
+    higher_is_better: bool = True,
+    ties: Literal["half", "left_out"] = "half",
+) -> Tally:
+    """Returns the verdicts of two sides' values on the prompts that both answered, in the order of `own`.
 
     Args:
-        own, other: true reward by prompt.
+        own, other: value by prompt.
+        what: the noun of a value in messages.
 
     Raises:
-        NumericsError: a reward that is not finite.
+        NumericsError: a value that is not finite.
     """
-    for rewards in (own, other):
-        require_finite(((f"prompt '{prompt}'", reward) for prompt, reward in rewards.items()), "the true reward")
-    shared = [(prompt, reward, other[prompt]) for prompt, reward in own.items() if prompt in other]
-    return Tally({prompt: 1.0 if a > b else 0.5 if a == b else 0.0 for prompt, a, b in shared})
+    for values in (own, other):
+        require_finite(((f"prompt '{prompt}'", value) for prompt, value in values.items()), what)
+    shared = [(prompt, value, other[prompt]) for prompt, value in own.items() if prompt in other]
+    scores = {prompt: 0.5 if a == b else float((a > b) == higher_is_better) for prompt, a, b in shared}
+    return Tally(scores, ties)
+
+
+# --- tests between two methods -------------------------------------------------------------------------------------
+
+#: A test's p above which two methods tie.
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class PairedTestResult:
+    """Result of a significance test: win, tie or loss, and the p-value."""
+
+    word: Literal["Win", "Tie", "Lose"]
+    p_value: float
+
+    @property
+    def text(self) -> str:
+        """Returns the verdict as ALARM prints it: 'Tie', 'Win (3e-05)'."""
+        return "Tie" if self.word == "Tie" else f"{self.word} ({self.p_value:.0e})"
+
+
+def _outcome(better: float, p_value: float) -> PairedTestResult:
+    return PairedTestResult("Tie" if p_value > ALPHA or better == 0 else "Win" if better > 0 else "Lose", p_value)
+
+
+def outcome_of_wins(wins: int, losses: int) -> PairedTestResult:
+    """Returns the two-sided binomial test of wins (p0 .5, ties left out). Source: ALARM, appendix B.2."""
+    return _outcome(wins - losses, binomial_p(wins, losses))
+
+
+def outcome_of_means(
+    own: Sequence[float], other: Sequence[float], *, higher_is_better: bool = True
+) -> PairedTestResult:
+    """Returns the paired t-test of values of the same prompts and seeds."""
+    difference, p_value = paired_t_test(own, other)
+    return _outcome(difference if higher_is_better else -difference, p_value)

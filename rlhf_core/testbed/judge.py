@@ -7,9 +7,9 @@ parser accepts; `position_biased` likes the answer shown first; `length_biased` 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.errors import JudgeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
@@ -17,18 +17,8 @@ from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.rewards import Meta
 
-
-class GoldRequest(Protocol):
-    """The part of `rlhf_core.evaluation.judges.protocol.JudgeRequest` that the gold judge reads."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def answers(self) -> tuple[str, ...]: ...
-    @property
-    def template(self) -> str: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.templates import JudgeRequest
 
 
 class GoldWorld(Protocol):
@@ -95,7 +85,7 @@ class GoldJudge:
         self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 
-    def answer(self, requests: Sequence[GoldRequest]) -> list[str]:
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
         """Returns the verdict text of each request.
 
         `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
@@ -105,7 +95,7 @@ class GoldJudge:
         """
         return [self._verdict(request) for request in requests]
 
-    def _verdict(self, request: GoldRequest) -> str:
+    def _verdict(self, request: JudgeRequest) -> str:
         rng = stream("judge", self.name, self.seed, request.id)
         unit, meta = self.world.unit, request.meta["prompt"]
         values = [

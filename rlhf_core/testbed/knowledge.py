@@ -7,10 +7,10 @@ supervised data; a response cannot be checked without the base.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -52,6 +52,34 @@ def drawn_rows(
     """
     ids = (f"testbed-{name}-{number}" for number in range(n))
     return [{"id": id_, "source": SOURCE, **make(streams(number), id_)} for number, id_ in enumerate(ids)]
+
+
+class DrawnWorld:
+    """Base of a world whose rows are drawn from named random streams.
+
+    Args:
+        seed: of the facts.
+    """
+
+    #: Names before the seed in every stream, and before a set's own name in the ids of rows.
+    streams: ClassVar[tuple[object, ...]]
+    ids: ClassVar[str] = ""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    @property
+    def unit(self) -> float:
+        """Returns the factor on thresholds and noise that are stated in reward units."""
+        return 1.0
+
+    def _stream(self, *names: object) -> random.Random:
+        return stream(*self.streams, self.seed, *names)
+
+    def _rows(
+        self, n: int, name: str, streams: Sequence[object], make: Callable[[random.Random, str], Row]
+    ) -> list[Row]:
+        return drawn_rows(n, self.ids + name, lambda number: self._stream(*streams, number), make)
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,15 @@ Three aspects are known of any answer (ALARM, §3.1):
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rlhf_core.data.slices import stripped
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
-from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, Row, drawn_rows, stream
+from rlhf_core.testbed.knowledge import ENTITIES, DrawnWorld, KnowledgeBase, Row
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Facts, Meta, clauses_of, total
-from rlhf_core.typed import Checked, between
 
 VERSION = 2
 """Version of the long-form world: any change of what a seed produces steps it."""
@@ -39,37 +37,19 @@ ELSEWHERE = 2
 #: Attributes that a question of each split asks for, and passages that it gives.
 SPLITS: dict[str, tuple[tuple[int, ...], int]] = {"train": ((2, 3), 2), "test": ((2, 3), 2), "ood": ((4,), 3)}
 
-Share = Annotated[float, between(0, 1)]
-
-
-@dataclass(frozen=True)
-class LongFormConfig(Checked):
-    """Settings that define the long-form world.
-
-    Attributes:
-        seed: of every draw.
-        rewards: true reward of each kind of clause.
-        wrong: share of stated facts that are wrong in answers of the lowest quality; none is in those of the highest.
-        myth: factor on the chance that a myth's fact is stated truly.
-        missing, extra, filler, repeated: shares of the same kind: requested facts left out, chances of an unrequested
-            fact, of words without content and of a repetition.
-        joined: share of sentence ends written as ", and", which makes two sub-sentences of one sentence.
-        rambling, garbling: shares of compared answers that run on or are garbled; see `WorldConfig`.
-        anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
-    """
-
-    seed: int = 0
-    rewards: ClauseRewards = field(default_factory=lambda: ClauseRewards(unrequested_true=-0.3, greeting=-0.2))
-    wrong: Share = 0.45
-    myth: Share = 0.5
-    missing: Share = 0.35
-    extra: Share = 0.5
-    filler: Share = 0.35
-    repeated: Share = 0.25
-    joined: Share = 0.3
-    rambling: Share = 0.1
-    garbling: Share = 0.1
-    anchors: int = 12
+#: True reward of each kind of clause.
+REWARDS = ClauseRewards(unrequested_true=-0.3, greeting=-0.2)
+#: Of answers of the lowest quality the share of stated facts that are wrong and of requested facts left out, and the
+#: chances of an unrequested fact, of words without content and of a repetition; those of the highest have none.
+WRONG, MISSING, EXTRA, FILLER, REPEATED = 0.45, 0.35, 0.5, 0.35, 0.25
+#: Factor on the chance that a myth's fact is stated truly.
+MYTH = 0.5
+#: Share of sentence ends written as ", and", which makes two sub-sentences of one sentence.
+JOINED = 0.3
+#: Shares of compared answers that run on or are garbled; see `rlhf_core.testbed.world`.
+RAMBLING, GARBLING = 0.1, 0.1
+#: Size of the fixed pool of graded answers behind a 1-to-10 rating.
+ANCHORS = 12
 
 
 @dataclass(frozen=True)
@@ -81,33 +61,30 @@ class Slice:
     right: bool
 
 
-class LongFormWorld:
-    """The long-form world of one configuration."""
+class LongFormWorld(DrawnWorld):
+    """The long-form world of one seed."""
 
-    unit: ClassVar[float] = 1.0
+    streams, ids = ("longform", VERSION), "longform-"
 
-    def __init__(self, config: LongFormConfig | None = None) -> None:
-        self.config = config or LongFormConfig()
-        self.knowledge = KnowledgeBase.draw(self.config.seed, VERSION)
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.knowledge = KnowledgeBase.draw(seed, VERSION)
         self.myths = {(entity, self._stream("myth", entity).choice(ATTRIBUTES)) for entity in ENTITIES}
-
-    def _stream(self, *names: object) -> random.Random:
-        return stream("longform", VERSION, self.config.seed, *names)
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a question: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, _told(meta), self.config.rewards)
+        return clauses_of(text, meta, _told(meta), REWARDS)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of an answer, in reward units: the sum of its clause rewards."""
-        return total(self.clauses(meta, text), self.config.rewards)
+        return total(self.clauses(meta, text), REWARDS)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
         """Returns the sorted true rewards of a fixed pool of graded answers to the question (poor to expert)."""
-        count = self.config.anchors
-        texts = [self.answer(meta, self._stream("anchor", i, *_key(meta)), i / (count - 1)) for i in range(count)]
+        streams = [self._stream("anchor", i, *_key(meta)) for i in range(ANCHORS)]
+        texts = [self.answer(meta, rng, i / (ANCHORS - 1)) for i, rng in enumerate(streams)]
         return sorted(self.true_reward(meta, text) for text in texts)
 
     def relevance(self, meta: Meta, text: str) -> list[Slice]:
@@ -154,13 +131,13 @@ class LongFormWorld:
 
     def answer(self, meta: Meta, rng: random.Random, quality: float) -> str:
         """Returns an answer of a quality in [0, 1]; at 1 every requested fact once, true but for myths, and no more."""
-        config, poor = self.config, 1 - quality
-        requested = [a for a in meta["requested"] if rng.random() >= poor * config.missing] or [meta["requested"][0]]
+        poor = 1 - quality
+        requested = [a for a in meta["requested"] if rng.random() >= poor * MISSING] or [meta["requested"][0]]
         said = [(meta["entity"], attribute) for attribute in requested]
-        if rng.random() < poor * config.extra:
+        if rng.random() < poor * EXTRA:
             others = [(e, a) for e, known in meta["facts"].items() for a in known if (e, a) not in said]
             said.insert(rng.randrange(len(said) + 1), rng.choice(others))
-        if rng.random() < poor * config.repeated:
+        if rng.random() < poor * REPEATED:
             said.append(rng.choice(said))
         written: dict[tuple[str, str], str] = {}
         parts = []
@@ -169,9 +146,9 @@ class LongFormWorld:
             if fact not in written:
                 written[fact] = self._value(meta, fact, rng, poor)
             parts.append(self._phrase(meta, fact, written[fact], rng))
-        if rng.random() < poor * config.filler:
+        if rng.random() < poor * FILLER:
             parts.insert(rng.randrange(len(parts) + 1), rng.choice(PHRASES["filler"]))
-        return _joined(parts, rng, config.joined)
+        return _joined(parts, rng, JOINED)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
         """Returns the best answer: every requested fact, true and once, in separate sentences."""
@@ -183,8 +160,8 @@ class LongFormWorld:
         return str(meta["facts"][meta["entity"]][attribute])
 
     def _value(self, meta: Meta, fact: tuple[str, str], rng: random.Random, poor: float) -> str:
-        right = 1 - poor * self.config.wrong
-        if rng.random() < right * (self.config.myth if fact in self.myths else 1):
+        right = 1 - poor * WRONG
+        if rng.random() < right * (MYTH if fact in self.myths else 1):
             return str(meta["facts"][fact[0]][fact[1]])
         return self.knowledge.false_value(*fact, rng)
 
@@ -196,9 +173,6 @@ class LongFormWorld:
         return rng.choice(templates).replace("{E}", entity).replace("{V}", value)
 
     # --- rows ----------------------------------------------------------------------------------------
-
-    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
-        return drawn_rows(n, f"longform-{name}", lambda number: self._stream(*streams, number), make)
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, question, passages, source, meta}."""
@@ -273,9 +247,9 @@ class LongFormWorld:
     def _candidate(self, meta: Meta, rng: random.Random) -> str:
         text = self.answer(meta, rng, draw_quality(rng))
         draw = rng.random()
-        if draw < self.config.rambling:
+        if draw < RAMBLING:
             return ramble(text, self.answer(meta, rng, 0.2), rng)
-        return garble(text, rng) if draw < self.config.rambling + self.config.garbling else text
+        return garble(text, rng) if draw < RAMBLING + GARBLING else text
 
 
 def prompt_of(question: str, passages: Sequence[Sequence[str]]) -> str:

@@ -29,7 +29,7 @@ from rlhf_core.testbed.grammar import WORD, Statement, write
 from rlhf_core.testbed.knowledge import SOURCE, VALUES, Row, stream
 from rlhf_core.testbed.prompts import draw_request
 from rlhf_core.testbed.rewards import Meta, requested_attributes
-from rlhf_core.testbed.world import DRAWS, World
+from rlhf_core.testbed.world import ARITHMETIC, DRAWS, World
 
 #: (world, split, random stream) -> {prompt, chosen, rejected, meta}; None where the draw does not fit
 Draw = Callable[[World, str, random.Random], Row | None]
@@ -38,7 +38,7 @@ TRIES = 400
 
 
 def _request(world: World, split: str, rng: random.Random) -> tuple[str, dict[str, Any]]:
-    return draw_request(split, world.knowledge, rng, length=world.length)
+    return draw_request(split, world.knowledge, rng, length=world.dials.length)
 
 
 def _row(world: World, prompt: str, meta: Meta, chosen: str, rejected: str) -> Row:
@@ -133,7 +133,7 @@ flattery = _about_one_fact("flattery mistake closing", "true closing", chosen=1)
 
 
 def math(world: World, split: str, rng: random.Random) -> Row | None:
-    item = arithmetic.problem("unseen" if split == "ood" else "seen", world.config.arithmetic, rng)
+    item = arithmetic.problem("unseen" if split == "ood" else "seen", ARITHMETIC, rng)
     rejected = arithmetic.slip(item["solution"], rng)
     return {"prompt": item["question"], "chosen": item["solution"], "rejected": rejected, "meta": item["meta"]}
 
@@ -174,7 +174,7 @@ def reward_bench_pairs(world: World, n: int, seed: int) -> list[Row]:
     rows: list[Row] = []
     for section, subset, split, draw in SUBSETS:
         for index in range(n):
-            rng = stream(DRAWS, world.config.seed, "reward bench", seed, subset, index)
+            rng = stream(DRAWS, world.seed, "reward bench", seed, subset, index)
             found = _first(draw, world, split, rng)
             named: Mapping[str, Any] = {"id": f"testbed-{subset}-{seed}-{index}", "section": section, "subset": subset}
             rows.append({**named, **found, "source": SOURCE})

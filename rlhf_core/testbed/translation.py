@@ -7,13 +7,11 @@ English grammar. Two readers may differ in taste (ALARM, §4): the annotator's n
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
 
 from rlhf_core.testbed.annotator import Annotator, preference
-from rlhf_core.testbed.knowledge import Row, drawn_rows, stream
+from rlhf_core.testbed.knowledge import DrawnWorld, Row
 from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
@@ -29,7 +27,6 @@ from rlhf_core.testbed.translation_grammar import (
     words_of,
     written,
 )
-from rlhf_core.typed import Checked, at_least, between
 
 VERSION = 2
 """Version of the translation world: any change of what a seed produces steps it."""
@@ -38,71 +35,38 @@ VERSION = 2
 SPLITS = {"train": 0.35, "test": 0.35, "ood": 1.0}
 
 
-@dataclass(frozen=True)
-class TranslationRewards:
-    """Reward of each word of a translation, in reward units.
-
-    Attributes:
-        content, function: a noun, verb, adjective or adverb, a determiner or "and", that the reference has there.
-        number, tense: added where such a word has another number, another tense.
-        extra: a word that the reference has not.
-        missing: each word of the reference that the translation has not; paid on the last word.
-        grammar: added to a word with an error of grammar.
-        empty: the total of a translation without a word.
-    """
-
-    content: float = 0.5
-    function: float = 0.2
-    number: float = -0.3
-    tense: float = -0.3
-    extra: float = -0.5
-    missing: float = -0.4
-    grammar: float = -0.6
-    empty: float = -3.0
+#: Reward of a noun, verb, adjective or adverb, and of a determiner or "and", that the reference has there; added to a
+#: word in another number or tense; of a word that the reference has not; of each word that the translation has not, on
+#: its last word; added to an error of grammar; of a translation without a word.
+CONTENT, FUNCTION, NUMBER, TENSE, EXTRA, MISSING, GRAMMAR, EMPTY = 0.5, 0.2, -0.3, -0.3, -0.5, -0.4, -0.6, -3.0
+#: Mean number of slips (number, article, agreement, another word, a word left out) per clause in translations of the
+#: lowest quality; those of the highest have none.
+SLIPS = 1.5
+#: Chance that a translation of any quality follows a habit where it has an occasion.
+HABIT = 0.6
+#: Share of compared translations that are garbled.
+GARBLING = 0.1
+#: Size of the fixed pool of graded translations behind a 1-to-10 rating.
+ANCHORS = 12
 
 
-@dataclass(frozen=True)
-class TranslationConfig(Checked):
-    """Settings that define the translation world.
+class TranslationWorld(DrawnWorld):
+    """The translation world of one seed."""
 
-    Attributes:
-        seed: of every draw.
-        rewards: true rewards.
-        slips: mean number of slips (number, article, agreement, another word, a word left out) per clause in
-            translations of the lowest quality; none is in those of the highest.
-        habit: chance that a translation of any quality follows a habit where it has an occasion.
-        garbling: share of compared translations that are garbled; see `WorldConfig`.
-        anchors: size of the fixed pool of graded translations behind a 1-to-10 rating.
-    """
+    streams, ids = ("translation", VERSION), "translation-"
 
-    seed: int = 0
-    rewards: TranslationRewards = field(default_factory=TranslationRewards)
-    slips: Annotated[float, at_least(0)] = 1.5
-    habit: Annotated[float, between(0, 1)] = 0.6
-    garbling: Annotated[float, between(0, 1)] = 0.1
-    anchors: int = 12
-
-
-class TranslationWorld:
-    """The translation world of one configuration."""
-
-    unit: ClassVar[float] = 1.0
-
-    def __init__(self, config: TranslationConfig | None = None) -> None:
-        self.config = config or TranslationConfig()
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
         self.habits = Habits.draw(self._stream("habits"))
-
-    def _stream(self, *names: object) -> random.Random:
-        return stream("translation", VERSION, self.config.seed, *names)
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse: one clause for each word, whose spans partition the text; kinds are right, number,
         tense, extra, with `_error` where the word has an error of grammar."""
-        rewards, words = self.config.rewards, words_of(text)
+        words = words_of(text)
         if not words:
-            return [Clause(0, len(text), "extra", rewards.empty)] if text else []
+            return [Clause(0, len(text), "extra", EMPTY)] if text else []
         reference = _reference(str(meta["reference"]))
         matched = _aligned([w.form for w in words], reference)
         wrong = {start for start, _ in grammar_errors(text)}
@@ -111,32 +75,33 @@ class TranslationWorld:
         for place, (word, end) in enumerate(zip(words, ends, strict=True)):
             kind, reward = self._worth(word, None if matched[place] < 0 else reference[matched[place]])
             if word.start in wrong:
-                kind, reward = f"{kind}_error", reward + rewards.grammar
+                kind, reward = f"{kind}_error", reward + GRAMMAR
             if place == len(words) - 1:
-                reward += rewards.missing * (len(reference) - sum(m >= 0 for m in matched))
+                reward += MISSING * (len(reference) - sum(m >= 0 for m in matched))
             found.append(Clause(0 if not place else word.start, end, kind, round(reward, 6)))
         return found
 
     def _worth(self, word: Word, target: Form | None) -> tuple[str, float]:
-        rewards, form = self.config.rewards, word.form
+        form = word.form
         if form is None or target is None:
-            return "extra", rewards.extra
-        base = rewards.function if form.kind in ("determiner", "and") else rewards.content
+            return "extra", EXTRA
+        base = FUNCTION if form.kind in ("determiner", "and") else CONTENT
         if form.kind == "noun" and form.number != target.number:
-            return "number", base + rewards.number
+            return "number", base + NUMBER
         if form.kind == "verb" and form.past != target.past:
-            return "tense", base + rewards.tense
+            return "tense", base + TENSE
         return "right", base
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a translation, in reward units."""
         clauses = self.clauses(meta, text)
-        return round(sum(clause.reward for clause in clauses), 6) if clauses else self.config.rewards.empty
+        return round(sum(clause.reward for clause in clauses), 6) if clauses else EMPTY
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
         """Returns the sorted true rewards of a fixed pool of graded translations (poor to expert)."""
-        count, reference = self.config.anchors, str(meta["reference"])
-        texts = [self.translate(reference, self._stream("anchor", i, reference), i / (count - 1)) for i in range(count)]
+        reference = str(meta["reference"])
+        streams = [self._stream("anchor", i, reference) for i in range(ANCHORS)]
+        texts = [self.translate(reference, rng, i / (ANCHORS - 1)) for i, rng in enumerate(streams)]
         return sorted(self.true_reward(meta, text) for text in texts)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
@@ -156,16 +121,13 @@ class TranslationWorld:
 
     def translate(self, reference: str, rng: random.Random, quality: float) -> str:
         """Returns a translation of a quality in [0, 1]: the reference with slips and habits."""
-        words = self.habits.said([word.text.lower() for word in words_of(reference)], rng, self.config.habit)
+        words = self.habits.said([word.text.lower() for word in words_of(reference)], rng, HABIT)
         clauses = 1 + words.count("and")
-        expected = self.config.slips * (1 - quality) * clauses
+        expected = SLIPS * (1 - quality) * clauses
         slips = int(expected) + (rng.random() < expected - int(expected))
         for _ in range(slips):
             words = slip(words, rng)
         return written(words)
-
-    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
-        return drawn_rows(n, f"translation-{name}", lambda number: self._stream(*streams, number), make)
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
         """Returns rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
@@ -199,7 +161,7 @@ class TranslationWorld:
 
     def _candidate(self, reference: str, rng: random.Random) -> str:
         text = self.translate(reference, rng, rng.random())
-        return garble(text, rng) if rng.random() < self.config.garbling else text
+        return garble(text, rng) if rng.random() < GARBLING else text
 
 
 @lru_cache(maxsize=4096)

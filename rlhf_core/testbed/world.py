@@ -8,27 +8,19 @@ streams of version 3: with its dials at their defaults it is version 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, choices, functions
 from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
-from rlhf_core.testbed.dials import DialogueLength, Dials
+from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import Located
-from rlhf_core.testbed.knowledge import KnowledgeBase, Row, drawn_rows, stream
+from rlhf_core.testbed.knowledge import DrawnWorld, KnowledgeBase, Row
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
-from rlhf_core.testbed.responses import (
-    PADDINGS,
-    draw_quality,
-    expert_response,
-    garble,
-    mixture_response,
-    pad,
-    ramble,
-)
+from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, pad, ramble
 from rlhf_core.testbed.rewards import (
+    DEFAULT,
     KINDS,
     LATE_FACTORS,
     Clause,
@@ -40,7 +32,6 @@ from rlhf_core.testbed.rewards import (
     score,
     total,
 )
-from rlhf_core.typed import Checked, at_least, between, one_of
 
 VERSION = 4
 """Version of the world: any change of what a seed and dials produce steps it."""
@@ -48,77 +39,52 @@ VERSION = 4
 DRAWS = 3
 """Version that names the streams, and that a world is whose dials are at their defaults."""
 
-#: A share of something.
-Share = Annotated[float, between(0, 1)]
+#: Shares of compared responses that run on into a poor second answer cut short, or have words left out, doubled or
+#: moved: what a policy may come to write, so that a reward model has seen it.
+RAMBLING, GARBLING = 0.15, 0.15
+#: Size of the fixed pool of graded answers behind a 1-to-10 rating.
+ANCHORS = 18
+REWARDS = ClauseRewards()
+ARITHMETIC = arithmetic.ArithmeticConfig()
 
 
-@dataclass(frozen=True)
-class WorldConfig(Checked):
-    """Settings that define a world.
+@lru_cache
+def _calibrated(dials: Dials) -> float:
+    return calibrated_temperature(World(dials=dials))
 
-    Attributes:
+
+class World(DrawnWorld):
+    """The embedded world of one seed.
+
+    Args:
         seed: of the facts.
-        rewards: true reward of each kind of clause.
-        anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
-        rambling, garbling: shares of compared responses that run on into a poor second answer cut short, or have
-            words left out, doubled or moved: what a policy may come to write, so that a reward model has seen it.
-        padding: share of compared responses with more clauses of the kind `padded_with`, one of
-            `responses.PADDINGS`: what a policy writes that has found a flaw.
-        arithmetic: difficulty of the word problems.
-        wrong_share: share of wrong solutions among the task examples.
         dials: settings that a study varies.
+        padding: {kind of `responses.PADDINGS`: share of compared responses with more clauses of it}, of one kind at
+            most: what a policy writes that has found a flaw.
+        wrong_share: share of wrong solutions among the task examples.
     """
 
-    seed: int = 0
-    rewards: ClauseRewards = field(default_factory=ClauseRewards)
-    anchors: Annotated[int, at_least(1)] = 18
-    rambling: Share = 0.15
-    garbling: Share = 0.15
-    padding: Share = 0.0
-    padded_with: Annotated[str, one_of(PADDINGS)] | None = None
-    arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
-    wrong_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
-    dials: Dials = field(default_factory=Dials)
+    streams = (DRAWS,)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.padding > 0) != (self.padded_with is not None):
-            raise RecipeError(
-                f"padding is {self.padding} and padded_with {self.padded_with!r}: a share above 0 goes with one of "
-                f"{', '.join(PADDINGS)}"
-            )
+    def __init__(
+        self, seed: int = 0, *, dials: Dials = DEFAULT, padding: Mapping[str, float] | None = None,
+        wrong_share: float = 0.1,
+    ) -> None:  # fmt: skip
+        super().__init__(seed)
+        self.dials, self.wrong_share = dials, wrong_share
+        self.padded_with, self.padding = next(iter((padding or {}).items()), ("", 0.0))
+        self.knowledge = KnowledgeBase.draw(seed, DRAWS)
+        self._anchor_rewards: dict[tuple[str, ...], list[float]] = {}
 
     @property
     def version(self) -> int:
         """Returns the version of the world: 3 where no dial is moved, since the rows are those of version 3."""
         return VERSION if self.dials.moved() else DRAWS
 
-
-@lru_cache
-def _unit(config: WorldConfig) -> float:
-    moved, still = (World(replace(config, dials=dials)) for dials in (config.dials, Dials()))
-    return calibrated_temperature(moved) / calibrated_temperature(still)
-
-
-class World:
-    """The embedded world of one configuration."""
-
-    def __init__(self, config: WorldConfig | None = None) -> None:
-        self.config = config or WorldConfig()
-        self.knowledge = KnowledgeBase.draw(self.config.seed, DRAWS)
-        self._anchor_rewards: dict[tuple[str, ...], list[float]] = {}
-
-    def _stream(self, *names: object) -> Any:
-        return stream(DRAWS, self.config.seed, *names)
-
-    @property
-    def length(self) -> DialogueLength:
-        return self.config.dials.length
-
     @property
     def kinds(self) -> tuple[str, ...]:
         """Returns every kind of clause that a response of this world can have."""
-        return (*KINDS, *LATE_FACTORS) if self.config.dials.late else KINDS
+        return (*KINDS, *LATE_FACTORS) if self.dials.late else KINDS
 
     @property
     def unit(self) -> float:
@@ -128,16 +94,14 @@ class World:
         ceiling, both with the facts of seed 0. Thresholds and noise that a judge, a benchmark or an annotator's bias
         states for the default world are multiplied by it.
         """
-        dials = replace(self.config.dials, pairs="usual")
-        if not dials.moved():
-            return 1.0
-        return _unit(replace(self.config, seed=0, padding=0.0, padded_with=None, dials=dials))
+        dials = replace(self.dials, pairs="usual")
+        return _calibrated(dials) / _calibrated(Dials()) if dials.moved() else 1.0
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge.facts, self.config.rewards, self.config.dials.families)
+        return clauses_of(text, meta, self.knowledge.facts, REWARDS, self.dials.families)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
@@ -145,14 +109,14 @@ class World:
 
     def total(self, clauses: Sequence[Clause]) -> float:
         """True reward of a response with these clauses."""
-        return total(clauses, self.config.rewards, self.config.dials)
+        return total(clauses, REWARDS, self.dials)
 
     def clause_rows(self, clauses: Sequence[Clause]) -> list[list[Any]]:
         """Returns `rewards.clause_rows` of this world."""
-        return clause_rows(clauses, self.config.dials)
+        return clause_rows(clauses, self.dials)
 
     def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
-        return score(located, meta, self.knowledge.facts, self.config.rewards)
+        return score(located, meta, self.knowledge.facts, REWARDS)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
         """Returns a very good answer: every requested fact, true and once, and a closing; no extra facts, which would
@@ -169,12 +133,9 @@ class World:
         self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True, family: str = "usual"
     ) -> tuple[str, list[Located]]:
         """Returns a response of the mixture as text and as what it says."""
-        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.config.dials, family)
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.dials, family)
 
     # --- dialogue ------------------------------------------------------------------------------------
-
-    def _rows(self, n: int, name: str, streams: Sequence[object], make: Callable[[Any, str], Row]) -> list[Row]:
-        return drawn_rows(n, name, lambda number: self._stream(*streams, number), make)
 
     def sft_examples(self, n: int, seed: int, follow_up_share: float = 0.0) -> list[Row]:
         """Returns the supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
@@ -184,7 +145,7 @@ class World:
         """
 
         def make(rng: Any, _name: str) -> Row:
-            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True, length=self.length)
+            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True, length=self.dials.length)
             earlier: Row = {}
             if rng.random() < follow_up_share:
                 text, _ = self._respond(meta, rng, draw_quality(rng))
@@ -209,7 +170,7 @@ class World:
 
         def make(rng: Any, _name: str) -> Row:
             for _ in range(20):
-                prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
+                prompt, meta = draw_request(split, self.knowledge, rng, length=self.dials.length)
                 if split == "train" or prompt not in seen:
                     break
             seen.add(prompt)
@@ -229,19 +190,19 @@ class World:
         """Returns the preference rows {id, prompt, chosen, rejected, source, meta}.
 
         Both responses come from the supervised mixture, a share of them made to ramble or garbled (see
-        `WorldConfig`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
+        `RAMBLING`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
         `chosen_clauses`, `rejected_clauses` (rows of `clause_rows`), `true_chosen` and `true_rejected`.
         """
         labeller = annotator or Annotator()
 
         def make(rng: Any, name: str) -> Row:
-            prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
+            prompt, meta = draw_request(split, self.knowledge, rng, length=self.dials.length)
             first = self._candidate(meta, rng, split)
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
             better = labeller.prefers_first((first, second), name)
-            return {"prompt": prompt, **preference((first, second), better, meta, self.config.dials)}
+            return {"prompt": prompt, **preference((first, second), better, meta, self.dials)}
 
         return self._rows(n, f"pair-{split}-{seed}", ("pairs", split, seed), make)
 
@@ -252,15 +213,15 @@ class World:
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
         be."""
-        reserved, family = split == "ood", self.config.dials.pairs
+        reserved, family = split == "ood", self.dials.pairs
         text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
-        if self.config.padded_with is not None and rng.random() < self.config.padding:
-            return self._parsed(meta, pad(text, meta, self.config.padded_with, rng, self.config.dials.families))
+        if self.padding and rng.random() < self.padding:
+            return self._parsed(meta, pad(text, meta, self.padded_with, rng, self.dials.families))
         draw = rng.random()
-        if draw < self.config.rambling:
+        if draw < RAMBLING:
             more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
             return self._parsed(meta, ramble(text, more, rng))
-        if draw < self.config.rambling + self.config.garbling:
+        if draw < RAMBLING + GARBLING:
             return self._parsed(meta, garble(text, rng))
         clauses = self._scored(located, meta)
         return text, clauses, self.total(clauses)
@@ -269,8 +230,7 @@ class World:
         """Returns the sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
         key = _request_names(meta)
         if key not in self._anchor_rewards:
-            count = self.config.anchors
-            texts = [self.mixture_answer(meta, 1000 + i, i / count) for i in range(count - 1)]
+            texts = [self.mixture_answer(meta, 1000 + i, i / ANCHORS) for i in range(ANCHORS - 1)]
             texts.append(self.expert_answer(meta, 1000))
             self._anchor_rewards[key] = sorted(self.true_reward(meta, text) for text in texts)
         return self._anchor_rewards[key]
@@ -279,9 +239,8 @@ class World:
 
     def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
         """Returns the word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
-        config = self.config.arithmetic
         return self._distinct(
-            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, config, rng), ("question",)
+            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, ARITHMETIC, rng), ("question",)
         )
 
     def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
@@ -340,13 +299,13 @@ class World:
         """
 
         def make(rng: Any, _name: str) -> Row:
-            wrong = rng.random() < self.config.wrong_share
+            wrong = rng.random() < self.wrong_share
             kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":
                 item = functions.problem("train", rng)
                 response = item["near_miss"] if wrong else item["solution"]
             elif kind == "arithmetic":
-                item = arithmetic.problem("seen", self.config.arithmetic, rng)
+                item = arithmetic.problem("seen", ARITHMETIC, rng)
                 response = arithmetic.slip(item["solution"], rng) if wrong else item["solution"]
             else:
                 task = rng.choice([name for name in choices.TASKS if name != "truthfulqa"])

@@ -153,20 +153,19 @@ def harness_rows(spec: RealSpec) -> tuple[Sets, dict[str, Any]]:
     """Returns the rows of the tasks that a spec names, and {column: the task, rows, of, and where they are from}."""
     if not spec.tasks:  # the harness is an extra that others do without
         return {}, {}
-    from rlhf_core.evaluation.harness.tasks import asked_split, task_rows
+    from rlhf_core.evaluation.harness.tasks import task_rows
 
     sets: Sets = {}
     facts: dict[str, Any] = {}
     for column, choice in spec.tasks.items():
         local = choice.rows
         rows_of = hub_rows if local is None else LocalRows(data_directory(spec.directory), local).rows_of
-        found = task_rows(choice, rows_of)
+        found, asked = task_rows(choice, rows_of)
         sets[f"tasks/{column}"] = [
             {"data_set": data_set, "configuration": part, "split": split, "row": row}
             for (data_set, part, split), rows in found.items()
             for row in rows
         ]
-        asked = sum(len(found[key]) for key in asked_split(choice.task))
         official = asked if local is None else OFFICIAL_ROWS.get(choice.task)
         facts[column] = {"task": asdict(choice), "rows": asked, "of": official, "from": local or "hub"}
     return sets, facts

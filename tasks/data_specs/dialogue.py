@@ -7,7 +7,6 @@ their chosen responses are the benchmark unless the spec names others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,9 @@ PICTURES = {"normal": 8, "repetition": 4, "code": 4}
 
 def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import World, WorldConfig
+    from rlhf_core.testbed import World
 
-    kind, share = next(iter(spec.padding.items()), (None, 0.0))
-    config = WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind, dials=spec.dials)
-    world = World(replace(config, wrong_share=spec.wrong_share))
+    world = World(spec.world_seed, dials=spec.dials, padding=spec.padding, wrong_share=spec.wrong_share)
     seed, rows = spec.seed, spec.rows
     pairs, facts = drawn_pairs(world, spec)
     sets: dict[str, list[dict[str, Any]]] = {
@@ -69,7 +66,7 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
     dials = {"dials": moved} if (moved := spec.dials.moved()) else {}
-    return sets, {"world": {"version": world.config.version, "seed": spec.world_seed, **dials}, **facts}
+    return sets, {"world": {"version": world.version, "seed": spec.world_seed, **dials}, **facts}
 
 
 def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -39,9 +39,9 @@ SLICERS = {"relevance": sub_sentences, "factuality": sentences}
 
 def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
+    from rlhf_core.testbed.longform import VERSION, LongFormWorld
 
-    world = LongFormWorld(LongFormConfig(seed=spec.world_seed))
+    world = LongFormWorld(spec.world_seed)
     seed, rows = spec.seed, spec.rows
     sets, facts = drawn_sets(world, spec, VERSION)
     for split, offset in (("train", 0), ("validation", 1)):

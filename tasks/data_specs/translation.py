@@ -33,9 +33,9 @@ LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "
 
 def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
+    from rlhf_core.testbed.translation import VERSION, TranslationWorld
 
-    world = TranslationWorld(TranslationConfig(seed=spec.world_seed))
+    world = TranslationWorld(spec.world_seed)
     size = spec.rows["benchmark"]
     sets, facts = drawn_sets(world, spec, VERSION)
     trained = {row["prompt"] for row in (*sets["sft"], *sets["prompts"])}

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.evaluation.benchmark_names import OFFICIAL_QUESTIONS
 from rlhf_core.evaluation.harness.choice import HarnessTask
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from rlhf_core.models.policy import Policy
 from rlhf_core.typed import typed
 from tasks.params.evaluation import EvaluationConfig

@@ -47,7 +47,7 @@ from tasks.running.artifacts import first_rows, read_json, read_jsonl
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
     from rlhf_core.testbed import GoldWorld
 
 

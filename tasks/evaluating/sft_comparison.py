@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.protocols import PROTOCOLS, Tally, true_tally
+from rlhf_core.evaluation.protocols import PROTOCOLS, Tally, tally_of_values
 from tasks.evaluating.policies import comparisons, judgement_rows
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
@@ -89,7 +89,7 @@ def compare_with_sft(
         benchmarks: on whose prompts the judge is asked; None for those that the evaluation names.
     """
     if evaluator.world is not None:
-        tallies = {name: true_tally(true_rewards(rows, name), true_rewards(sft, name)) for name in TRUE_BENCHMARKS}
+        tallies = {name: tally_of_values(true_rewards(rows, name), true_rewards(sft, name)) for name in TRUE_BENCHMARKS}
         return SftComparison({name: tally for name, tally in tallies.items() if tally.scores})
     found = SftComparison({})
     if evaluator.judge is None:

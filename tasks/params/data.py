@@ -123,7 +123,7 @@ class WorldSpec(DrawnSpec):
     Args:
         follow_up_share: share of SFT examples that are second turns.
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
-        padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
+        padding: shares of compared responses that are padded, as in {flattery: 0.4}; of one kind at most.
         dials: settings of the world that a study varies.
         wrong_share: share of wrong solutions among the task examples.
     """

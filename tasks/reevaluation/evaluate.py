@@ -43,7 +43,7 @@ from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
     from tasks.evaluating.policies import Evaluator
     from tasks.running.result_rows import Generation, Judgement
 

@@ -19,21 +19,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.evaluation.pairwise import (
+from rlhf_core.evaluation.protocols import (
+    PROTOCOLS,
     PairedTestResult,
-    Record,
-    compared,
+    Protocol,
+    Tally,
     outcome_of_means,
     outcome_of_wins,
-    record_of,
+    tally_of_values,
 )
-from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, Tally
 from tasks.report.outputs import Outputs, ResultTree, StageOutput
 from tasks.running.doubtful_numbers import too_few_valid
 from tasks.running.result_rows import Generation
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
 
 BENCHMARK = "alpaca"
 KINDS = ("wins", "win-test", "mean-test")
@@ -98,10 +98,6 @@ def match_of(metric: str) -> Match | None:
     return Match(kind, EVALUATORS.get(by, by), other or None) if kind in KINDS else None
 
 
-def _record(tally: Tally) -> Record:
-    return record_of((score > 0.5) - (score < 0.5) for score in tally.scores.values())
-
-
 def is_decided(tally: Tally) -> bool:
     """Returns whether enough verdicts are valid and a game is decided; where all are valid, ties are an answer."""
     lost, valid = len(tally.unparsable) + len(tally.one_sided), len(tally.scores)
@@ -145,7 +141,7 @@ class Matches:
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
         """Returns the win rate in percent by seed, of the seeds whose games are decided: 50 % would be invented."""
         played = self.played(own, other, by).items()
-        rates = {seed: _record(tally).win_rate for seed, tally in played if is_decided(tally)}
+        rates = {seed: tally.win_rate for seed, tally in played if is_decided(tally)}
         return {seed: rate for seed, rate in rates.items() if rate is not None}
 
     def measured(self, own: str, match: Match) -> dict[int, float]:
@@ -161,8 +157,9 @@ class Matches:
         """Returns the test of the main row against another; None where one of them was not run or has no such score."""
         played = self.played(main, other, match.by)
         if match.kind == "win-test":
-            total = sum(map(_record, filter(is_decided, played.values())), Record())
-            return None if total.win_rate is None else outcome_of_wins(total)
+            decided = [tally for tally in played.values() if is_decided(tally) and tally.scores]
+            wins, losses = sum(tally.wins for tally in decided), sum(tally.losses for tally in decided)
+            return outcome_of_wins(wins, losses) if decided else None
         pairs = [
             (float(first[prompt][match.by]), float(second[prompt][match.by]))
             for seed in played
@@ -191,5 +188,5 @@ def _scored(own: StageOutput, other: StageOutput, by: str) -> Tally:
     first, second = ({p: float(row[by]) for p, row in side.scores.items()} for side in (own, other))
     answers, others = _answers_by_prompt(own), _answers_by_prompt(other)
     same = {p for p in answers.keys() & others.keys() if answers[p]["response"] == others[p]["response"]}
-    results = compared(first, second, higher_is_better=_higher(own, by))
-    return Tally({p: 0.5 if p in same else 0.5 + result / 2 for p, result in results.items()})
+    tally = tally_of_values(first, second, "the value", higher_is_better=_higher(own, by), ties="left_out")
+    return replace(tally, scores={p: 0.5 if p in same else score for p, score in tally.scores.items()})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.evaluation.judges.games import recorded_game
-from rlhf_core.evaluation.protocols import Protocol, Tally, true_tally
+from rlhf_core.evaluation.protocols import Protocol, Tally, tally_of_values
 from rlhf_core.published.row_map import data_set, recipe_row, rows_of_paper
 from tasks.report.games import BENCHMARK, judged
 from tasks.report.length_control import (
@@ -106,7 +106,7 @@ class MeasuredRun:
             return None
         rewards = [true_rewards(side.generations, BENCHMARK) for side in (self.output, against)]
         if all(rewards):
-            return true_tally(*rewards), against
+            return tally_of_values(*rewards), against
         protocol = self.output.judge_settings.get("protocol")
         tally = protocol and judged(self.runs.tree, self.output, against, Protocol(**protocol))
         return (tally, against) if tally else None
@@ -132,7 +132,7 @@ def _tally_over_sft(output: StageOutput, sft: StageOutput, benchmark: str, *, pe
         rows = output.rows("peak_judgements.jsonl") if peak else output.judgements
         games = [row for row in rows if row["benchmark"] == benchmark and row.get("reference") == SFT]
         return protocol.tally([recorded_game(row) for row in games])
-    return true_tally(*(true_rewards(rows, benchmark) for rows in (_answers(output, peak), sft.generations)))
+    return tally_of_values(*(true_rewards(rows, benchmark) for rows in (_answers(output, peak), sft.generations)))
 
 
 def _answers(output: StageOutput, peak: bool) -> Sequence[Mapping[str, Any]]:

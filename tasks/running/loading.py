@@ -21,7 +21,7 @@ from tasks.running.artifacts import read_json, read_object
 from tasks.running.machine import device
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
     from rlhf_core.testbed import GoldWorld
 
 
@@ -90,21 +90,21 @@ def load_world(data: Path) -> GoldWorld | None:
 
 
 def _dialogue_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed import Dials, World, WorldConfig
+    from rlhf_core.testbed import Dials, World
 
-    return World(WorldConfig(seed=facts["seed"], dials=typed(Dials, facts.get("dials", {}), f"{where}.dials")))
+    return World(facts["seed"], dials=typed(Dials, facts.get("dials", {}), f"{where}.dials"))
 
 
 def _long_form_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+    from rlhf_core.testbed.longform import LongFormWorld
 
-    return LongFormWorld(LongFormConfig(seed=facts["seed"]))
+    return LongFormWorld(facts["seed"])
 
 
 def _translation_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+    from rlhf_core.testbed.translation import TranslationWorld
 
-    return TranslationWorld(TranslationConfig(seed=facts["seed"]))
+    return TranslationWorld(facts["seed"])
 
 
 #: World of each source of testbed data, by what data.json says of it.

@@ -15,9 +15,8 @@ from tiny_models import batch_of, random_rows
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.judges.games import JudgedPair
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.pairwise import compared
-from rlhf_core.evaluation.protocols import PROTOCOLS, true_tally
+from rlhf_core.evaluation.judges.templates import JudgeRequest
+from rlhf_core.evaluation.protocols import PROTOCOLS, tally_of_values
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores
 from rlhf_core.evaluation.rm_bench import STYLES, StyledPair, rm_bench_scores
 from rlhf_core.models.logprobs import token_statistics
@@ -158,9 +157,8 @@ def test_a_reward_that_is_not_finite_is_neither_wrong_nor_a_tie(bad: float) -> N
     styled = [StyledPair("p7", "chat", style, 1.0, 0.0) for style in STYLES]
     with pytest.raises(NumericsError, match="prompt 'p7', style 'concise'"):
         rm_bench_scores([replace(styled[0], chosen=bad), *styled[1:]])
-    for compare in (compared, true_tally):
-        with pytest.raises(NumericsError, match="of prompt 'b' is"):
-            compare({"a": 1.0, "b": 2.0}, {"a": 0.0, "b": bad})
+    with pytest.raises(NumericsError, match="of prompt 'b' is"):
+        tally_of_values({"a": 1.0, "b": 2.0}, {"a": 0.0, "b": bad})
 
 
 class Longer:

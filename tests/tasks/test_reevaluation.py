@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from tasks.evaluating import policies as benchmarks
 from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation

@@ -13,8 +13,7 @@ from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import asked_papers

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from tasks.evaluating.policies import Evaluator
 from tasks.evaluating.sft_comparison import compare_with_sft
 from tasks.params.evaluation import EvaluationConfig

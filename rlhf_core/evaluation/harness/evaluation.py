@@ -17,7 +17,7 @@ from lm_eval.models.huggingface import HFLM
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.harness.choice import DISTRIBUTION, HarnessTask
-from rlhf_core.evaluation.harness.tasks import GivenRows, RowsOf, manager_of
+from rlhf_core.evaluation.harness.tasks import GivenRows, RowsOf
 from rlhf_core.models.policy import Policy
 
 #: Seed with which examples are drawn: the harness's default.
@@ -99,7 +99,7 @@ def measure(
     Raises:
         RecipeError: a metric or filter that the task does not have.
     """
-    manager = manager_of(choice.task, GivenRows(rows_of, choice.shots))
+    manager = GivenRows(rows_of, choice.shots).manager(choice.task)
     with undisturbed(policy.model), torch.no_grad():
         model = PolicyModel(policy, encoder, batch)
         found = simple_evaluate(

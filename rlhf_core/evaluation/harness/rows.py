@@ -28,13 +28,13 @@ class RowForm:
 
     Attributes:
         columns: those that every row has.
-        of_question: makes such a row of a question; None if questions do not hold what is needed.
+        of_question: makes such a row of a question.
         splits: {split of the data set: what a local copy may call it, too}.
         part: column that holds the configuration's name, where all configurations are in one local file.
     """
 
     columns: tuple[str, ...]
-    of_question: Callable[[Mapping[str, Any]], Row] | None = None
+    of_question: Callable[[Mapping[str, Any]], Row]
     splits: Mapping[str, str] = field(default_factory=dict)
     part: str | None = None
 
@@ -67,12 +67,7 @@ def _winogrande(row: Mapping[str, Any]) -> Row:
 
 
 def _mmlu(row: Mapping[str, Any]) -> Row:
-    return {
-        "question": row["question"],
-        "subject": row["subject"],
-        "choices": list(row["choices"]),
-        "answer": row["answer_index"],
-    }
+    return {**{key: row[key] for key in ("question", "subject", "choices")}, "answer": row["answer_index"]}
 
 
 def _truthfulqa(row: Mapping[str, Any]) -> Row:
@@ -120,7 +115,7 @@ def in_columns(rows: Sequence[Mapping[str, Any]], data_set: str, file: str) -> l
     made = []
     for number, row in enumerate(rows, start=1):
         try:
-            found = form.of_question(row) if questions and form.of_question else {**row}
+            found = form.of_question(row) if questions else {**row}
             for column in form.columns:
                 found[column]
         except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -14,7 +13,7 @@ from rlhf_core.testbed.judge import PERSONAS, GoldJudge
 from rlhf_core.typed import Checked, Seed, above, check_given, one_of
 
 if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.evaluation.judges.templates import Judge
     from rlhf_core.testbed.judge import GoldWorld
 
 
@@ -71,6 +70,4 @@ def check_stated_judge(spec: Any) -> None:
         RecipeError: an unknown kind or setting, a missing one, or a value that is wrong.
     """
     kind = JUDGES.kind_of(spec)
-    options: Mapping[str, Any] = {} if isinstance(spec, str) else spec
-    stated = {name: value for name, value in options.items() if name != "kind"}
-    check_given(JUDGES[kind], stated, complete=True)
+    check_given(JUDGES[kind], JUDGES.stated_options(spec), complete=True)

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
-from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.evaluation.judges.templates import TEMPLATES, Judge, JudgeRequest, Verdict
 
 Side = Literal["model", "baseline"]
 
@@ -98,20 +97,20 @@ _TIES: dict[str, Verdict] = {
 
 
 def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str]]:
-    """Asks, parses, and asks again for what cannot be parsed, at most `retries` more times."""
+    """Returns verdicts with their texts; what cannot be parsed is asked again, at most `retries` more times."""
     results: list[tuple[Verdict, str]] = [(None, "")] * len(requests)
-    pending = list(range(len(requests)))
     for attempt in range(retries + 1):
+        pending = [place for place, (verdict, _) in enumerate(results) if verdict is None]
         if not pending:
             break
-        asked = [requests[i] for i in pending]
-        batch = [replace(one, meta={**one.meta, "attempt": attempt}) for one in asked] if attempt else asked
+        batch = [requests[place] for place in pending]
+        if attempt:
+            batch = [replace(one, meta={**one.meta, "attempt": attempt}) for one in batch]
         texts = judge.answer(batch)
         if len(texts) != len(batch):
             raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
-        for i, text in zip(pending, texts, strict=True):
-            results[i] = (TEMPLATES[requests[i].template].parse(text), text)
-        pending = [i for i in pending if results[i][0] is None]
+        for place, text in zip(pending, texts, strict=True):
+            results[place] = (TEMPLATES[requests[place].template].parse(text), text)
     return results
 
 
@@ -132,19 +131,15 @@ def play_games(
     orders: Sequence[Side] | Literal["drawn"] = ("baseline", "model"),
     retries: int = 2,
 ) -> list[Game]:
-    """Has every comparison judged once per order.
+    """Returns the games of every comparison, grouped by comparison; identical texts tie without asking.
 
     Args:
         judge: who answers.
         comparisons: pairs with unique ids.
-        template: a pairwise template (`alpaca_eval`, `arena_hard`, `pairwise`).
-        orders: which side is shown first, per game; the default plays both orders, baseline first. `drawn`:
-            one game per comparison, its order drawn by `drawn_order`.
-        retries: how often an unparsable verdict is asked again (`meta["attempt"]` tells judges and caches
-            that it is another attempt); afterwards the game is invalid.
-
-    Returns:
-        Games grouped by comparison, in the order of `orders`. Identical texts tie without asking.
+        template: a pairwise template.
+        orders: which side is shown first, per game; `drawn` plays one game in the order of `drawn_order`.
+        retries: how often an unparsable verdict is asked again, as another `attempt` in the request's meta; afterwards
+            the game is invalid.
 
     Raises:
         JudgeError: a judge that miscounts.
@@ -182,29 +177,24 @@ def grade_answers(judge: Judge, requests: Sequence[JudgeRequest], *, retries: in
 
 
 def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> dict[str, float]:
-    """Combines a comparison's games into one score: 1 a win, .5 a tie, 0 a loss.
+    """Returns one score of each comparison by id: 1 a win, .5 a tie, 0 a loss, NaN with an unreadable game.
 
     Args:
         games: games of any number of comparisons, in any order.
-        rule: `sum` (PAR): 1 / .5 / 0 per game, above half of the games wins, exactly half is a tie.
-            `agreement` (ALARM): a win or loss only if every order says so, otherwise a tie.
-
-    Returns:
-        {id: score}, in order of first appearance; NaN for a comparison with an unreadable game.
+        rule: `sum` (PAR): above half of the points wins, exactly half is a tie; `agreement` (ALARM): a win or a loss
+            only if every order says so, otherwise a tie.
     """
     by_id: dict[str, list[float]] = {}
     for game in games:
         by_id.setdefault(game.id, []).append(game.score_for_model)
-    return {id_: _combined(scores, rule) for id_, scores in by_id.items()}
-
-
-def _combined(scores: Sequence[float], rule: str) -> float:
-    if any(math.isnan(score) for score in scores):
-        return math.nan
-    if rule == "agreement":
-        return scores[0] if min(scores) == max(scores) else 0.5
-    total, half = sum(scores), len(scores) / 2
-    return 0.5 if total == half else float(total > half)
+    combined = {}
+    for id_, scores in by_id.items():
+        total, half = sum(scores), len(scores) / 2
+        score = 0.5 if total == half else float(total > half)
+        if rule == "agreement":
+            score = scores[0] if min(scores) == max(scores) else 0.5
+        combined[id_] = math.nan if math.isnan(total) else score
+    return combined
 
 
 def win_rate_of_scores(scores: Iterable[float]) -> dict[str, float]:

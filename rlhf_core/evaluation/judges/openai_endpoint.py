@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
-from rlhf_core.evaluation.judges.templates import TEMPLATES, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
 from rlhf_core.lazy import httpx
 from rlhf_core.services import CallSettings, Failure, Row, Service, Usage, check_address, client, digest, post, storable
 from rlhf_core.typed import above, accepted_by, at_least, between

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from rlhf_core.evaluation.judges.protocol import Verdict
+#: Verdict of a reply, None if it is unreadable. A number is a soft preference in [1, 2], 2 where the second is better
+#: (`alpaca_eval`), or a score from 1 to 10 (`mt_bench`); a label is A>>B, A>B, A=B, B>A or B>>A (`arena_hard`),
+#: or A, B or N.
+Verdict = float | str | None
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
 #: Last line of a reply that the endpoint cut off at its length.
@@ -116,3 +119,14 @@ def _last_line(text: str) -> str:
     """Returns the last line that is not empty without Markdown's marks of emphasis, code and headings."""
     lines = [line.strip() for line in _MARKDOWN.sub("", _without_thought(text)).splitlines()]
     return next((line for line in reversed(lines) if line), "")
+
+
+#: Readers by template; one that is not here asks for no verdict.
+READERS: Mapping[str, Callable[[str], Verdict]] = {
+    "alpaca_eval": parse_alpaca_eval,
+    "arena_hard": parse_arena_hard,
+    "pairwise": parse_pairwise,
+    "ranking": parse_ranking,
+    "output_pair": parse_output_pair,
+    **dict.fromkeys(("mt_bench", "mt_bench_turns", "mt_bench_reference", "mt_bench_reference_turns"), parse_mt_bench),
+}

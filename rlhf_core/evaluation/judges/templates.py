@@ -1,29 +1,50 @@
-"""Named prompts of judges: a text form for a language model (`templates.yaml`) and the reader of its verdict.
+"""Requests to judges, and the named prompts that put them to a language model (`templates.yaml`).
 
 The instructions are this project's wording, except `pairwise`, `ranking` and `output_pair`, which are the printed
-prompts; pass `system=` text of your own through `dataclasses.replace` to compare with numbers judged under another
-prompt.
+prompts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import yaml
 
-from rlhf_core.evaluation.judges.protocol import JudgeRequest, Verdict
-from rlhf_core.evaluation.judges.replies import (
-    parse_alpaca_eval,
-    parse_arena_hard,
-    parse_mt_bench,
-    parse_output_pair,
-    parse_pairwise,
-    parse_ranking,
-)
+from rlhf_core.evaluation.judges.replies import READERS, Verdict
+
+
+@dataclass(frozen=True)
+class JudgeRequest:
+    """One question to a judge.
+
+    Attributes:
+        id: unique within one call.
+        prompt: the user's prompt.
+        answers: in the order shown: one for `mt_bench`, two for the pairwise templates.
+        template: name of the template.
+        meta: prompt meta data for judges that know the world; an LLM judge sees `reference`, `references` and `first`.
+    """
+
+    id: str
+    prompt: str
+    answers: tuple[str, ...]
+    template: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Answers requests with the text of a verdict, the empty text where it could not answer."""
+
+    name: str
+
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+        """Returns the raw verdict text of each request, in order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,10 +54,9 @@ class JudgePrompt:
     Attributes:
         name: how requests name it.
         n_answers: how many answers a request carries.
-        system: the system message for a language model.
-        user: the user message, with the fields that `templates.yaml` explains.
-        parse: reads the verdict in a reply.
+        system, user: the messages; `templates.yaml` explains the fields of `user`.
         max_tokens: length of the verdict asked for.
+        parse: reads the verdict in a reply; those of teachers are read in `rlhf_core.reasoning`.
         temperature: sampling temperature of the protocol.
         label_tokens: tokens whose log-probabilities make a soft verdict, `(first, second)`, or None.
         marks: texts of the user message that separate its parts.
@@ -46,39 +66,20 @@ class JudgePrompt:
     n_answers: int
     system: str
     user: str
-    parse: Callable[[str], Verdict]
     max_tokens: int
+    parse: Callable[[str], Verdict]
     temperature: float = 0.0
     label_tokens: tuple[str, str] | None = None
     marks: tuple[str, ...] = ()
 
 
-def _read_elsewhere(text: str) -> Verdict:
-    """Returns no verdict: `rlhf_core.reasoning` reads the answers of teachers."""
-    return None
-
-
-_PARSERS: dict[str, Callable[[str], Verdict]] = {
-    "alpaca_eval": parse_alpaca_eval,
-    "arena_hard": parse_arena_hard,
-    "mt_bench": parse_mt_bench,
-    "mt_bench_turns": parse_mt_bench,
-    "mt_bench_reference": parse_mt_bench,
-    "mt_bench_reference_turns": parse_mt_bench,
-    "ranking": parse_ranking,
-    "output_pair": parse_output_pair,
-    "pairwise": parse_pairwise,
-    "locate_error": _read_elsewhere,
-    "rewrite_solution": _read_elsewhere,
-}
-
-
 def _templates() -> dict[str, JudgePrompt]:
     text = files("rlhf_core.evaluation.judges").joinpath("templates.yaml").read_text(encoding="utf-8")
     written: dict[str, dict[str, Any]] = yaml.load(text, yaml.CSafeLoader)
-    for one in written.values():
+    for name, one in written.items():
         one |= {key: tuple(one[key]) for key in ("marks", "label_tokens") if key in one}
-    return {name: JudgePrompt(name=name, parse=_PARSERS[name], **one) for name, one in written.items()}
+        one |= {"name": name, "parse": READERS.get(name, lambda _reply: None)}
+    return {name: JudgePrompt(**one) for name, one in written.items()}
 
 
 TEMPLATES = _templates()

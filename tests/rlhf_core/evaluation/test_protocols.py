@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from scipy import stats
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.games import Game, JudgedPair, play_games
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.protocols import PROTOCOLS, Protocol, true_tally
+from rlhf_core.evaluation.judges.templates import JudgeRequest
+from rlhf_core.evaluation.protocols import (
+    PROTOCOLS,
+    Protocol,
+    Tally,
+    outcome_of_means,
+    outcome_of_wins,
+    tally_of_values,
+)
 
 #: Prompt -> what the judge says of the model's answer: shown second (the baseline first), and shown first.
 #: W wins, T tie, L loses, - no verdict that can be read.
@@ -137,7 +145,7 @@ def test_a_judge_of_one_order_only_decides_nothing_where_both_are_needed() -> No
 
 
 def test_true_rewards_make_the_same_tally() -> None:
-    tally = true_tally({"a": 2.0, "b": 1.0, "c": 0.0, "d": 9.0}, {"a": 1.0, "b": 1.0, "c": 1.0})
+    tally = tally_of_values({"a": 2.0, "b": 1.0, "c": 0.0, "d": 9.0}, {"a": 1.0, "b": 1.0, "c": 1.0})
     assert tally.scores == {"a": 1.0, "b": 0.5, "c": 0.0}
     assert tally.metrics("rate", judged=False) == pytest.approx({"rate": 50.0, "rate_se": 100 / 12**0.5, "rate_p": 1.0})
 
@@ -145,3 +153,26 @@ def test_true_rewards_make_the_same_tally() -> None:
 def test_soft_verdicts_need_a_template_that_has_them() -> None:
     with pytest.raises(RecipeError, match="template 'pairwise' has no soft verdicts; use 'alpaca_eval'"):
         Protocol("pairwise", "summed", soft=True)
+
+
+def test_a_tally_without_ties_is_a_half_where_all_are_ties() -> None:
+    scores = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0, "e": 0.5, "f": 0.5}
+    assert Tally(scores, "left_out").win_rate == 75.0
+    assert Tally({"e": 0.5, "f": 0.5}, "left_out").win_rate == 50.0
+    assert Tally({}, "left_out").win_rate is None, "without a game 50 % would be invented"
+    assert tally_of_values({"a": 1, "b": 2, "c": 3}, {"a": 0, "b": 2}, higher_is_better=False).scores == {
+        "a": 0.0, "b": 0.5,
+    }  # fmt: skip
+
+
+def test_methods_are_compared_by_their_wins_and_means() -> None:
+    won = outcome_of_wins(55, 25)
+    assert (won.word, won.p_value) == ("Win", pytest.approx(stats.binomtest(55, 80, 0.5).pvalue))
+    assert [outcome_of_wins(*record).text for record in ((25, 55), (28, 25), (0, 0))] == [
+        f"Lose ({won.p_value:.0e})", "Tie", "Tie",
+    ]  # fmt: skip
+    own, other = [1.0, 2.0, 3.5, 4.0], [0.5, 1.6, 2.9, 3.5]
+    found = outcome_of_means(own, other)
+    assert (found.word, found.p_value) == ("Win", pytest.approx(stats.ttest_rel(own, other).pvalue))
+    assert outcome_of_means(own, other, higher_is_better=False).word == "Lose"
+    assert outcome_of_means([1.0, 2.0], [1.0, 2.0]).word == "Tie"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import Annotator, Dials, World, WorldConfig, bayes_ceiling, calibrated_temperature
+from rlhf_core.testbed import Annotator, Dials, World, bayes_ceiling, calibrated_temperature
 
 WORLD = World()
 
@@ -20,7 +20,7 @@ def test_probability_is_the_logistic_of_the_difference():
 
 @pytest.mark.parametrize("dials", [Dials(aggregation="mean"), Dials(clauses=8), Dials(late=1.0)], ids=str)
 def test_the_calibrated_temperature_keeps_the_ceiling(dials):
-    world = World(WorldConfig(dials=dials))
+    world = World(dials=dials)
     annotator = Annotator(temperature=calibrated_temperature(world))
     assert bayes_ceiling(world.preference_pairs(4000, 0, annotator), annotator) == pytest.approx(0.83, abs=0.01)
     assert world.unit == pytest.approx(annotator.temperature / calibrated_temperature(WORLD))

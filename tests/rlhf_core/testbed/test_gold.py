@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.segmenters import build_segmenter
-from rlhf_core.testbed import KINDS, ClauseRewards, Dials, World, WorldConfig
+from rlhf_core.testbed import KINDS, ClauseRewards, Dials, World
 from rlhf_core.testbed.grammar import LATE_PHRASES, VALUE_PHRASES
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES
 from rlhf_core.testbed.longform import LongFormWorld
@@ -18,7 +18,7 @@ from rlhf_core.testbed.rewards import Clause, shares, total
 from rlhf_core.testbed.translation_grammar import grammar_errors
 from rlhf_core.typed import typed
 
-WORLD, LATE = World(), World(WorldConfig(dials=Dials(late=1.0)))
+WORLD, LATE = World(), World(dials=Dials(late=1.0))
 REWARDS = ClauseRewards()
 META = {"entity": "wolf", "requested": ["color", "food"]}
 FACTS = WORLD.knowledge.facts
@@ -95,7 +95,7 @@ def test_the_true_reward_is_the_sum_the_mean_or_the_weighted_mean_of_the_clauses
     assert total(clauses, REWARDS, Dials(aggregation="mean")) == pytest.approx(-0.4 / 3, abs=1e-6)
     assert total(clauses, REWARDS, weighted) == pytest.approx((3 - 0.4 - 3) / 7, abs=1e-6)
     assert shares(clauses, weighted) == pytest.approx([3 / 7, -0.4 / 7, -3 / 7])
-    assert World(WorldConfig(dials=weighted)).true_reward(META, "") == REWARDS.empty
+    assert World(dials=weighted).true_reward(META, "") == REWARDS.empty
 
 
 @pytest.mark.parametrize(

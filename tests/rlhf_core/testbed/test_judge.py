@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from rlhf_core.testbed import GoldJudge, World
 
 WORLD = World()

@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import Annotator, Dials, World, WorldConfig
+from rlhf_core.testbed import Annotator, Dials, World
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.choices import TASKS
-from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.prompts import SPLITS
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.testbed.reward_bench import reward_bench_pairs
-from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+from rlhf_core.testbed.translation import TranslationWorld
 
 WORLD, LONG_FORM, TRANSLATION = World(), LongFormWorld(), TranslationWorld()
 REASONING = Reasoning(ReasoningConfig(ArithmeticConfig(seen_start=(1, 9), unseen_start=(3, 14), largest=99)))
 MOVED = {
-    "mean": World(WorldConfig(dials=Dials(aggregation="mean"))),
-    "weighted": World(WorldConfig(dials=Dials(aggregation="weighted", emphasis=3.0))),
-    "8 clauses": World(WorldConfig(dials=Dials(clauses=8))),
-    "late": World(WorldConfig(dials=Dials(late=0.5))),
-    "other": World(WorldConfig(dials=Dials(pairs="other"))),
-    **{kind: World(WorldConfig(padding=0.4, padded_with=kind)) for kind in PADDINGS},
+    "mean": World(dials=Dials(aggregation="mean")),
+    "weighted": World(dials=Dials(aggregation="weighted", emphasis=3.0)),
+    "8 clauses": World(dials=Dials(clauses=8)),
+    "late": World(dials=Dials(late=0.5)),
+    "other": World(dials=Dials(pairs="other")),
+    **{kind: World(padding={kind: 0.4}) for kind in PADDINGS},
 }
 
 
@@ -96,8 +96,8 @@ def test_rows_are_fixed(name: str) -> None:
 
 
 def test_the_default_dials_are_version_3() -> None:
-    assert WorldConfig().version == WorldConfig(seed=7, padding=0.4, padded_with="flattery").version == 3
-    assert {MOVED[name].config.version for name in ("mean", "8 clauses", "late", "other")} == {4}
+    assert World().version == World(7, padding={"flattery": 0.4}).version == 3
+    assert {MOVED[name].version for name in ("mean", "8 clauses", "late", "other")} == {4}
 
 
 @pytest.mark.parametrize("world", [WORLD, *MOVED.values()], ids=["default", *MOVED])
@@ -115,12 +115,6 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
     [
         (lambda: WORLD.prompts(1, 0, "validation"), "unknown split 'validation', known are train"),
         (lambda: WORLD.functions(1, 0, "hard"), "unknown function split"),
-        (lambda: WorldConfig(rambling=1.1), r"rambling is 1\.1; it must be from 0 to 1"),
-        (lambda: WorldConfig(padding=0.4), "a share above 0 goes with one of flattery, keyword, repetition"),
-        (lambda: WorldConfig(padded_with="flattery"), "a share above 0 goes with one of"),
-        (lambda: LongFormConfig(wrong=1.5), r"wrong is 1\.5"),
-        (lambda: TranslationConfig(garbling=2), "garbling is 2"),
-        (lambda: TranslationConfig(slips=-1), "slips is -1"),
         (lambda: ArithmeticConfig(largest=120), "largest is 120; it must be from 1 to 99"),
         (lambda: ArithmeticConfig(operand=(0, 3)), "operand"),
         (lambda: ArithmeticConfig(seen_start=(5, 2)), "seen_start"),

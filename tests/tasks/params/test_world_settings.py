@@ -47,7 +47,7 @@ def test_the_stages_read_the_dials_back(tmp_path):
     assert 0.1 < facts["annotator"]["temperature"] < 0.5
     world = load_world(tmp_path / "out/result")
     assert isinstance(world, World)
-    assert world.config.dials == Dials(aggregation="mean")
+    assert world.dials == Dials(aggregation="mean")
     row = json.loads((tmp_path / "out/result/preference.train.jsonl").read_text().splitlines()[0])
     assert world.true_reward(row["meta"], row["chosen"]) == row["meta"]["true_chosen"]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from tasks.report import games
 from tasks.report.games import Match, Matches
 from tasks.report.outputs import ResultTree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 from tasks import tables
 from tasks.report import games
 from tasks.running.artifacts import read_json

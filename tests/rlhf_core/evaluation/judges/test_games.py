@@ -14,7 +14,7 @@ from rlhf_core.evaluation.judges.games import (
     play_games,
     win_rate_of_scores,
 )
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
+from rlhf_core.evaluation.judges.templates import Judge, JudgeRequest
 
 
 class FunctionJudge:

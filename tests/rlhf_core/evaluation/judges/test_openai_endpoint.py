@@ -11,7 +11,7 @@ from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import JudgeRequest
 
 SECRET = "sk-test-4242424242"
 

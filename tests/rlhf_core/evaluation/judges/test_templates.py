@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from rlhf_core.evaluation.judges.templates import TEMPLATES, render
+from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
 
 FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
 which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
