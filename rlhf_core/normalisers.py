@@ -172,37 +172,26 @@ def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2) -> B
     return Bins(keys[keep], mean[keep], std[keep], samples[keep], int((~keep).sum()))
 
 
-def huber() -> Any:
-    """Returns scikit-learn's Huber regression, epsilon 1.35. Source: Segment, appendix F."""
-    from sklearn.linear_model import HuberRegressor
-
-    return HuberRegressor(epsilon=1.35, max_iter=1000)
-
-
-def ols() -> Any:
-    """Returns scikit-learn's least squares. Source: Segment, §2.3."""
-    from sklearn.linear_model import LinearRegression
-
-    return LinearRegression()
-
-
-#: Regressions of the location-aware normaliser: each gives an estimator with `fit`, `coef_` and `intercept_`.
-REGRESSIONS = Choices("regression", {"huber": huber, "ols": ols})
+#: Regressions of the location-aware normaliser: Huber's with epsilon 1.35, least squares. Source: Segment, appendix F.
+REGRESSIONS = ("huber", "ols")
 
 
 def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
-    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in
+    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by one of
     `REGRESSIONS`.
 
-    Values far from 1 are fitted in other units: scikit-learn's penalty and tolerance are absolute.
+    Values far from 1 are fitted in other units, those far from 0 about their mean: scikit-learn's penalty and tolerance
+    are absolute.
     """
-    regression = REGRESSIONS[estimator]
+    from sklearn.linear_model import HuberRegressor, LinearRegression
+
     if len(np.unique(log_p)) < 2:
         return 0.0, float(values.mean())
-    unit = _unit(values)
-    model = regression()
-    model.fit(log_p[:, None], values / unit)
-    return unit * float(model.coef_[0]), unit * float(model.intercept_)
+    mean, unit = float(values.mean()), _unit(values)
+    centre = mean if abs(mean) > 1000 * values.std() > 0 else 0.0
+    model = HuberRegressor(epsilon=1.35, max_iter=1000) if estimator == "huber" else LinearRegression()
+    model.fit(log_p[:, None], (values - centre) / unit)
+    return unit * float(model.coef_[0]), centre + unit * float(model.intercept_)
 
 
 def _unit(values: Floats) -> float:

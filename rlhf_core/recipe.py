@@ -17,9 +17,8 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, takes_back, useless_combination
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, useless_combination
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
-from rlhf_core.policy_optimisation.sources import SOURCES
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
 from rlhf_core.rewards.function import GIVES
@@ -226,7 +225,7 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
             continue
         if name not in known:
             raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, known)}")
-        if not supervised and takes_back(str(kind), optimiser, name):
+        if value is None and not supervised:  # takes back a setting of the scale; `composed` refuses one that is read
             continue
         if not isinstance(value, Mapping):
             check_given(known[name], {name: value}, "optimiser.")
@@ -329,7 +328,7 @@ class Recipe(Checked):
         if self.kind == "supervised":
             return False
         made = {**OPTIMISERS[str(self.optimiser["kind"])], **self.optimiser}
-        return SOURCES[made.get("source", OptimiserConfig.source)].fixed
+        return bool(made.get("source") == "fixed")
 
 
 def reward_models(recipe: Recipe) -> list[str]:

@@ -26,11 +26,8 @@ BLOCK = re.compile(r"^```python\n# ([A-Z_]+), ([\w/]+\.py): (\"(\w+)\": (\w+),)\
 #: Module with all choices of your own project.
 OWN_MODULE = "my_choices"
 PACKAGES = ("rlhf_core", "tasks", "flows")
-#: Tables of an option within a choice, such as which deviation of a group; and of protocols, which a paper states.
-WITHOUT_EXAMPLE = {
-    "BASES", "CRITICS", "GIVES", "GROUP_STDS", "KL_PLACEMENTS", "LOSS_AVERAGES", "PROTOCOLS", "REGRESSIONS", "SOURCES",
-    "VALUE_TARGETS", "WHITENINGS",
-}  # fmt: skip
+#: Table of protocols, which a paper states.
+WITHOUT_EXAMPLE = {"PROTOCOLS"}
 
 
 @dataclass(frozen=True)

@@ -49,23 +49,8 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     return returns * mask
 
 
-def population(counts: Tensor) -> Tensor:
-    """Degrees of freedom of the population's standard deviation (ddof 0)."""
-    return counts
-
-
-def sample(counts: Tensor) -> Tensor:
-    """Degrees of freedom of the sample standard deviation (ddof 1)."""
-    return (counts - 1).clamp(min=1)
-
-
-def centred_only(counts: Tensor) -> Tensor:
-    """Marks that scores are centred and not divided."""
-    return torch.ones_like(counts)
-
-
-#: Divisors of the squared deviations of a group, from its size.
-GROUP_STDS = Choices("group_std", {"population": population, "sample": sample, "none": centred_only})
+#: Standard deviations that scores of a group are divided by; 'none' centres only.
+GROUP_STDS = ("population", "sample", "none")
 
 
 def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> Tensor:
@@ -76,17 +61,17 @@ def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> T
     Args:
         scores: [batch] float32, one per response.
         groups: [batch] int64, equal for responses to the same prompt.
-        std: a name in `GROUP_STDS`; 'none' centres only.
+        std: one of `GROUP_STDS`.
 
     Returns:
         [batch] float32; 0 where the scores of a group are equal (to a millionth of their size) and in a group of one.
         Source: Shao et al. 2024, §4.1.2; PAR, appendix 11.2.
     """
-    freedom = GROUP_STDS[std]
     counts, centred = _centred(scores, groups)
-    if freedom is centred_only:
+    if std == "none":
         return centred.float()
-    deviation = (_group_sums(centred**2, groups) / freedom(counts)).sqrt()
+    freedom = (counts - 1).clamp(min=1) if std == "sample" else counts
+    deviation = (_group_sums(centred**2, groups) / freedom).sqrt()
     size = (_group_sums(scores.double() ** 2, groups) / counts).sqrt()
     return torch.where(deviation > 1e-6 * size, centred / deviation, 0.0).float()
 
@@ -139,26 +124,6 @@ def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
         return whiten(values.double(), mask, epsilon).to(values.dtype)
     equal = variance <= (1e-6 * mean) ** 2
     return torch.where(mask & ~equal, (values - mean) * torch.rsqrt(variance + epsilon), 0.0)
-
-
-@dataclass(frozen=True)
-class Whitening:
-    """A normalisation of advantages by `whiten`.
-
-    Args:
-        of_rollout: over the whole rollout batch, before updates.
-        of_minibatch: over each minibatch.
-    """
-
-    of_rollout: bool = False
-    of_minibatch: bool = False
-
-
-WHITENINGS = Choices(
-    "whitening",
-    {"rollout": Whitening(of_rollout=True), "minibatch": Whitening(of_minibatch=True), "none": Whitening()},
-    needs=("of_rollout", "of_minibatch"),
-)
 
 
 @dataclass(frozen=True)
@@ -236,15 +201,12 @@ ADVANTAGES = Choices(
 )
 
 
-def advantage_plus_value(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
-    """Returns the advantage before whitening plus the value."""
+#: Targets of the critic.
+VALUE_TARGETS = ("advantage_plus_value", "monte_carlo")
+
+
+def value_targets(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
+    """Returns [batch, response_len] float32: advantages before whitening plus values, or discounted later rewards."""
+    if config.value_target == "monte_carlo":
+        return rewards_to_go(given.rewards, given.mask, config.gamma)
     return (advantages + given.values) * given.mask
-
-
-def monte_carlo(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
-    """Returns the discounted sum of the rewards that followed."""
-    return rewards_to_go(given.rewards, given.mask, config.gamma)
-
-
-#: Targets of the critic: (rewards, advantages before whitening, settings) -> [batch, response_len] float32.
-VALUE_TARGETS = Choices("value_target", {"advantage_plus_value": advantage_plus_value, "monte_carlo": monte_carlo})

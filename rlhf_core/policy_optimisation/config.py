@@ -14,28 +14,26 @@ from typing import Annotated, Any
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VALUE_TARGETS, WHITENINGS
-from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KL_PLACEMENTS
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VALUE_TARGETS
+from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
-from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES
 from rlhf_core.schedule import SCHEDULES, check_final_share
 from rlhf_core.shaping.choices import Chain
 from rlhf_core.shaping.steps import Elementwise
-from rlhf_core.typed import Checked, above, at_least, between, one_of
+from rlhf_core.typed import Checked, above, at_least, between, check_given, one_of
 
-#: Each word setting's choices.
-TABLES: dict[str, Choices[Any]] = {
-    "advantage": ADVANTAGES,
-    "objective": OBJECTIVES,
-    "whitening": WHITENINGS,
-    "critic": CRITICS,
-    "value_target": VALUE_TARGETS,
-    "kl_placement": KL_PLACEMENTS,
-    "kl_estimator": KL_ESTIMATORS,
-    "group_std": GROUP_STDS,
-    "loss_average": LOSS_AVERAGES,
-    "source": SOURCES,
-    "lr_schedule": SCHEDULES,
+#: Rollouts are sampled from the policy, or are samples of the reference that were drawn once.
+SOURCES = ("on_policy", "fixed")
+#: A critic starts as the SFT model with a new value head, or as the reward model.
+CRITICS = ("sft", "reward_model", "none")
+#: The KL penalty is subtracted from each token's reward, or added to the policy's loss.
+KL_PLACEMENTS = ("reward", "loss", "none")
+#: Advantages are whitened over the whole rollout batch before updates, or over each minibatch.
+WHITENINGS = ("rollout", "minibatch", "none")
+#: Settings that nothing reads where a field is 'none'.
+READ_UNLESS_NONE = {
+    "critic": ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target"),
+    "kl_placement": ("kl_coef", "kl_estimator", "kl_target", "kl_horizon"),
 }
 
 Count = Annotated[int, at_least(1)]
@@ -156,8 +154,7 @@ class OptimiserConfig(Checked):
             raise RecipeError(
                 f"advantage '{self.advantage}' with critic '{self.critic}': "
                 + ("it needs a critic" if estimator.needs_critic else "only an advantage that needs a critic reads one")
-                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].exists)}), the others "
-                "have critic: none"
+                + "; 'gae' needs a critic (sft, reward_model), the others have critic: none"
             )
         if self.has_critic != (self.critic_lr is not None):
             remedy = "state critic_lr" if self.has_critic else "leave critic_lr out"
@@ -180,13 +177,13 @@ class OptimiserConfig(Checked):
                 f"importance_cap is {self.importance_cap:g}, but source is '{self.source}': these samples are the "
                 "reference's, and no engine's log-probabilities are known; leave it out"
             )
-        if self.kl_in_loss and not KL_ESTIMATORS[self.kl_estimator].has_gradient:
+        if self.kl_placement == "loss" and not KL_ESTIMATORS[self.kl_estimator].has_gradient:
             usable = " or ".join(name for name in KL_ESTIMATORS if KL_ESTIMATORS[name].has_gradient)
             raise RecipeError(
                 f"kl_placement '{self.kl_placement}' with kl_estimator '{self.kl_estimator}': its expected gradient is "
                 f"0, it would penalise nothing; use {usable}, or kl_placement 'reward'"
             )
-        if self.kl_target is not None and (not KL_PLACEMENTS[self.kl_placement].penalises or self.kl_coef == 0):
+        if self.kl_target is not None and (self.kl_placement == "none" or self.kl_coef == 0):
             raise RecipeError(
                 f"kl_target {self.kl_target} adapts a penalty, but kl_placement is '{self.kl_placement}' and kl_coef "
                 f"{self.kl_coef}"
@@ -194,20 +191,11 @@ class OptimiserConfig(Checked):
 
     @property
     def has_critic(self) -> bool:
-        return CRITICS[self.critic].exists
-
-    @property
-    def kl_in_reward(self) -> bool:
-        return KL_PLACEMENTS[self.kl_placement].in_reward
-
-    @property
-    def kl_in_loss(self) -> bool:
-        return KL_PLACEMENTS[self.kl_placement].in_loss
+        return self.critic != "none"
 
     @property
     def fixed_samples(self) -> bool:
-        """Returns whether rollouts are samples of the reference, drawn once."""
-        return SOURCES[self.source].fixed
+        return self.source == "fixed"
 
 
 _NO_CRITIC = {"critic": "none"}
@@ -246,27 +234,27 @@ OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
 )
 
 
+def _reads(field: str, choice: str) -> tuple[str, ...]:
+    """Returns the settings that a field's choice reads, of those that not all of its choices read."""
+    if field in READ_UNLESS_NONE:
+        return () if choice == "none" else READ_UNLESS_NONE[field]
+    return ADVANTAGES[choice].reads if field == "advantage" else OBJECTIVES[choice].reads
+
+
 def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
     """Returns the reason why a composition never reads a setting, as its choices declare; None if it does."""
-    readers = [
-        field
-        for field, table in TABLES.items()
-        if any(setting in getattr(entry, "reads", ()) for entry in table.values())
-    ]
-    if readers and not any(setting in TABLES[field][made[field]].reads for field in readers):
+    choices = {
+        "advantage": (*ADVANTAGES,),
+        "objective": (*OBJECTIVES,),
+        "critic": CRITICS,
+        "kl_placement": KL_PLACEMENTS,
+    }
+    readers = [field for field, names in choices.items() if any(setting in _reads(field, name) for name in names)]
+    if readers and not any(setting in _reads(field, made[field]) for field in readers):
         return " and ".join(f"{field} is '{made[field]}'" for field in readers)
     if setting == "kl_horizon" and made.get("kl_target") is None:
         return "kl_target is not set, so kl_coef is fixed"
     return None
-
-
-def takes_back(kind: str, settings: Mapping[str, Any], name: str) -> bool:
-    """Returns whether a row sets a setting to null that its algorithm does not read: the scale may state it, for other
-    rows."""
-    if settings[name] is not None:
-        return False
-    defaults = {field.name: field.default for field in fields(OptimiserConfig)}
-    return _unread(name, {**defaults, **OPTIMISERS[kind], **settings}) is not None
 
 
 def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,10 +274,7 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, defaults)}")
     result: dict[str, Any] = {**own, **settings}
     whole = {**defaults, **result}
-    for field, table in TABLES.items():
-        problem = table.refusal(whole[field])
-        if problem is not None:
-            raise RecipeError(f"{field} is {whole[field]!r}; {problem}")
+    check_given(OptimiserConfig, {name: whole[name] for name in ("advantage", "objective", *READ_UNLESS_NONE)})
     for name in settings:
         reason = _unread(name, whole)
         if reason is not None and settings[name] is None:

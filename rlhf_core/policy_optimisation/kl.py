@@ -49,36 +49,6 @@ KL_ESTIMATORS = Choices(
 )
 
 
-@dataclass(frozen=True)
-class KLPlacement:
-    """A place of the KL penalty.
-
-    Args:
-        in_reward: it is subtracted from each token's reward.
-        in_loss: it is added to the policy's loss.
-        reads: settings that only a penalty reads.
-    """
-
-    in_reward: bool = False
-    in_loss: bool = False
-    reads: tuple[str, ...] = ("kl_coef", "kl_estimator", "kl_target", "kl_horizon")
-
-    @property
-    def penalises(self) -> bool:
-        return self.in_reward or self.in_loss
-
-
-KL_PLACEMENTS = Choices(
-    "kl_placement",
-    {
-        "reward": KLPlacement(in_reward=True),
-        "loss": KLPlacement(in_loss=True),
-        "none": KLPlacement(reads=()),
-    },
-    needs=("in_reward", "in_loss", "reads", "penalises"),
-)
-
-
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:
     """Returns [batch, response_len] float32 per-token estimate, 0 on padding.
 

@@ -13,11 +13,11 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.advantages import WHITENINGS, whiten
+from rlhf_core.policy_optimisation.advantages import whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
-from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, ObjectiveInputs, value_loss
+from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs, summed_losses, value_loss
 from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.rollout import trimmed
 from rlhf_core.stepper import Stepper, stepper_of
@@ -177,7 +177,7 @@ class Learner:
         tokens = mask[rows].sum().clamp(min=1)
         advantages = experience.advantages
         divisor = self.objective.divisor(advantages[rows], mask[rows], len(units), tokens, config)
-        if WHITENINGS[config.whitening].of_minibatch:
+        if config.whitening == "minibatch":
             advantages = advantages.index_copy(0, rows, whiten(advantages[rows], mask[rows]))
         for stepper in self._steppers:
             stepper.zero_grad()
@@ -225,9 +225,9 @@ class Learner:
         terms = self.objective.loss(seen, config)
         loss, clipped = terms.total, terms.clipped
         sums = {"policy_loss": loss.detach(), **terms.measures}
-        if config.kl_in_loss:
+        if config.kl_placement == "loss":
             tokens = kl_tokens(logprobs, reference, mask, config.kl_estimator)
-            penalty = LOSS_AVERAGES[config.loss_average].total(tokens, mask)
+            penalty = summed_losses(tokens, mask, config.loss_average)
             sums["kl_loss"] = penalty.detach()
             loss = loss + kl_coef * penalty
         self.actor.backward((loss if counts else 0.0 * loss) / divisor)

@@ -160,33 +160,19 @@ def value_loss(
     return TokenLoss(coefficient * torch.where(mask, torch.maximum(plain, clipped), 0.0), (clipped > plain) & mask)
 
 
-@dataclass(frozen=True)
-class LossAverage:
-    """Averaging of the tokens' losses.
+#: Averages of the tokens' losses of a minibatch: over tokens, or over tokens of a response and then over responses.
+LOSS_AVERAGES = ("tokens", "responses")
+
+
+def summed_losses(losses: Tensor, mask: Tensor, average: str) -> Tensor:
+    """Returns the sum over tokens, or over responses of the mean over each one's tokens (0 for an empty one).
 
     Args:
-        total: ([batch, response_len] losses, mask) -> scalar sum.
-        by_response: whether the sum of a minibatch is divided by its responses rather than its tokens.
+        losses: [batch, response_len] float32, 0 on padding.
+        mask: [batch, response_len] bool.
+        average: one of `LOSS_AVERAGES`.
     """
-
-    total: Callable[[Tensor, Tensor], Tensor]
-    by_response: bool
-
-
-def _over_tokens(losses: Tensor, mask: Tensor) -> Tensor:
-    return losses.sum()
-
-
-def _over_responses(losses: Tensor, mask: Tensor) -> Tensor:
-    """Returns the sum over responses of the mean over each one's tokens, 0 for an empty one."""
-    return (losses / mask.sum(dim=1, keepdim=True).clamp(min=1)).sum()
-
-
-LOSS_AVERAGES = Choices(
-    "loss_average",
-    {"tokens": LossAverage(_over_tokens, False), "responses": LossAverage(_over_responses, True)},
-    needs=("total", "by_response"),
-)
+    return (losses / mask.sum(dim=1, keepdim=True).clamp(min=1)).sum() if average == "responses" else losses.sum()
 
 
 @dataclass(frozen=True)
@@ -250,13 +236,13 @@ class TokenObjective:
     def loss(self, seen: ObjectiveInputs, config: Settings) -> Loss:
         terms = self.token_loss(seen, config)
         losses = terms.losses if seen.importance is None else seen.importance * terms.losses
-        return Loss(LOSS_AVERAGES[config.loss_average].total(losses, seen.mask), terms.clipped)
+        return Loss(summed_losses(losses, seen.mask, config.loss_average), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: Settings) -> Tensor:
         """Returns the divisor of the loss sum of a whole minibatch of `units`, a scalar."""
         if self.divide_by is not None:
             return self.divide_by(advantages, mask)
-        return tokens.new_tensor(units) if LOSS_AVERAGES[config.loss_average].by_response else tokens
+        return tokens.new_tensor(units) if config.loss_average == "responses" else tokens
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.advantages import ADVANTAGES, VALUE_TARGETS, WHITENINGS, Rewarded, whiten
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, Rewarded, value_targets, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
@@ -135,7 +135,7 @@ class PolicyOptimiser:
         config, mask = self.config, batch.responses.mask
         reward = self.reward(batch)
         rewards = reward.total
-        if config.kl_in_reward:
+        if config.kl_placement == "reward":
             assert batch.logprobs is not None
             assert batch.reference_logprobs is not None
             rewards = rewards - self.kl.value * kl_tokens(
@@ -144,8 +144,8 @@ class PolicyOptimiser:
         values = self.values(batch)
         rewarded = Rewarded(rewards, values, mask, batch.groups)
         advantages = ADVANTAGES[config.advantage].estimate(rewarded, config)
-        returns = VALUE_TARGETS[config.value_target](rewarded, advantages, config)
-        if WHITENINGS[config.whitening].of_rollout:
+        returns = value_targets(rewarded, advantages, config)
+        if config.whitening == "rollout":
             advantages = whiten(advantages, mask)
         return Experience(batch, reward, values, advantages, returns, proxy_scores(reward), self.importance(batch))
 

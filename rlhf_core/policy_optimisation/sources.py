@@ -1,24 +1,21 @@
-"""Sources of rollouts (samples of the policy, or fixed ones of the reference) and starting points of critics."""
+"""Sources of rollouts: samples of the policy, or fixed ones of the reference."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-from rlhf_core.choices import Choices
+import torch
+from transformers import PreTrainedTokenizerBase
+
 from rlhf_core.errors import DataError
-from rlhf_core.lazy import torch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from rlhf_core.models.generation import Generated
-    from rlhf_core.models.policy import Policy
-    from rlhf_core.models.sampling import Sampling
-    from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock
-    from rlhf_core.rollout import RolloutBatch
+from rlhf_core.models.generation import Generated
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, PhaseClock, collect, score, slice_rows
+from rlhf_core.rollout import RolloutBatch
 
 
 class Passes:
@@ -70,8 +67,6 @@ class OnPolicy:
         clock, generation_batch, on_generated: see `collect`.
     """
 
-    fixed = False
-
     def __init__(
         self,
         policy: Policy,
@@ -96,8 +91,6 @@ class OnPolicy:
         self.passes = Passes(len(prompts), rollout_batch // group_size, f"prompts-{seed}")
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
-        from rlhf_core.policy_optimisation.experience import collect
-
         prompts = [self.prompts[i] for i in self.passes.next()]
         return collect(*self.models, prompts, self.sampling, generator, **self.options)
 
@@ -113,13 +106,9 @@ class FixedSamples:
         seed: of their order.
     """
 
-    fixed = True
-
     def __init__(
         self, reference: Policy, samples: RolloutBatch, *, rollout_batch: int, microbatch: int = 64, seed: int = 0
     ) -> None:
-        from rlhf_core.policy_optimisation.experience import score
-
         responses = samples.responses
         logprobs, entropies = score(
             reference, samples.prompt_ids, samples.prompt_mask, responses.ids, responses.mask, microbatch
@@ -134,39 +123,7 @@ class FixedSamples:
         self.passes = Passes(len(samples), rollout_batch, f"samples-{seed}")
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
-        from rlhf_core.policy_optimisation.experience import slice_rows
-
         return slice_rows(self.samples, torch.tensor(self.passes.next(), device=self.samples.groups.device))
 
 
 RolloutSource = OnPolicy | FixedSamples
-#: `fixed`: whether rollouts are samples of the reference, drawn once; the policy samples them otherwise.
-SOURCES: Choices[type[OnPolicy] | type[FixedSamples]] = Choices(
-    "source", {"on_policy": OnPolicy, "fixed": FixedSamples}, needs=("fixed", "next")
-)
-
-
-@dataclass(frozen=True)
-class CriticStart:
-    """Starting point of a critic.
-
-    Args:
-        exists: whether there is a critic.
-        of_reward_model: whether it starts as the reward model, rather than as the SFT model with a new value head.
-        reads: settings that only a critic reads.
-    """
-
-    exists: bool = True
-    of_reward_model: bool = False
-    reads: tuple[str, ...] = ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target")
-
-
-CRITICS = Choices(
-    "critic",
-    {
-        "sft": CriticStart(),
-        "reward_model": CriticStart(of_reward_model=True),
-        "none": CriticStart(exists=False, reads=()),
-    },
-    needs=("exists", "of_reward_model", "reads"),
-)

@@ -31,18 +31,8 @@ if TYPE_CHECKING:
 QUERY, KEY = "query", "key"
 
 
-def prompt(states: SegmentStates) -> Tensor:
-    """Returns [batch] float32: the head at the prompt's last token."""
-    return states.base
-
-
-def zero(states: SegmentStates) -> Tensor:
-    """Returns [batch] float32: 0."""
-    return torch.zeros_like(states.base)
-
-
-#: Starting values v_0 of the differences of segments.
-BASES = Choices("base", {"prompt": prompt, "zero": zero})
+#: Starting values v_0 of the differences of segments: the head at the prompt's last token, or 0.
+BASES = ("prompt", "zero")
 
 
 @dataclass(frozen=True)
@@ -109,16 +99,16 @@ class Aggregation(Checked):
         return self.entry.aggregate(states, self)
 
 
-def differences(values: Tensor, mask: Tensor, base: Tensor) -> Tensor:
-    """Returns [batch, max_segments] v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
+def differences(states: SegmentStates, base: str) -> Tensor:
+    """Returns [batch, max_segments] float32: v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
 
     Args:
-        values: [batch, max_segments] float32, value at each segment's end.
-        mask: [batch, max_segments] bool.
-        base: [batch] float32, v_0.
+        states: values at segment ends.
+        base: v_0, one of `BASES`.
     """
-    before = torch.cat([base[:, None], values[:, :-1]], dim=1)
-    return torch.where(mask, values - before, 0.0)
+    first = states.base if base == "prompt" else torch.zeros_like(states.base)
+    before = torch.cat([first[:, None], states.values[:, :-1]], dim=1)
+    return torch.where(states.mask, states.values - before, 0.0)
 
 
 def rotary(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
@@ -184,7 +174,7 @@ def _uniform(mask: Tensor) -> Tensor:
 
 
 def _differences(states: SegmentStates, options: Aggregation) -> Tensor:
-    return differences(states.values, states.mask, BASES[options.base](states))
+    return differences(states, options.base)
 
 
 def _attention(states: SegmentStates, options: Aggregation) -> Tensor:

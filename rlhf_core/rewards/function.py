@@ -12,12 +12,11 @@ import copy
 import inspect
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import distributed
-from rlhf_core.choices import Choices
 from rlhf_core.errors import FunctionNumericsError, RecipeError, RewardsmithError, UserCodeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses, RolloutBatch
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Types of signal that a callable may give, by the word that a recipe uses.
-GIVES: Choices[type[Sequence] | type[Tokens]] = Choices("signal", {"sequence": Sequence, "tokens": Tokens})
+GIVES: Mapping[str, type[Sequence] | type[Tokens]] = {"sequence": Sequence, "tokens": Tokens}
 
 #: Said of a function that looks for texts elsewhere.
 TEXTS = "batch.texts has the responses, batch.prompts the prompts, batch.records the data rows"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_core.choices import Choices
-from rlhf_core.rewards.aggregation import BASES, Aggregated, Aggregation, differences
+from rlhf_core.rewards.aggregation import Aggregated, Aggregation, differences
 from rlhf_core.segmentation.segments import Segmentation
 from rlhf_core.signals import Segments, Sequence, SignalType
 
@@ -48,7 +48,7 @@ def _values(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggre
 
 def _differences(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
     """Returns the difference of each segment's value from the value before, with weight 1."""
-    rewards = differences(states.values, states.mask, BASES[base](states))
+    rewards = differences(states, base)
     return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
 
 

@@ -17,7 +17,6 @@ from rlhf_core.models.folders import check_given_reward_model
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED
-from rlhf_core.policy_optimisation.sources import CRITICS
 from rlhf_core.recipe import (
     SELECTED,
     ComponentRecipe,
@@ -113,7 +112,7 @@ def check_policy(stage: StageContext) -> None:
     training = reward_training(recipe, scale, where)
     optimiser, engine = training.optimiser, training.sampling.engine
     models = dict(zip(reward_models(recipe), stage.item.several("reward_model"), strict=True))
-    if CRITICS[optimiser.critic].of_reward_model:
+    if optimiser.critic == "reward_model":
         name, model = next(iter(models.items()))
         needs = [Need(TOKENS, "optimiser.critic", optimiser.critic)]
         match(needs, model_provides(model, stage), where, f"reward model '{name}'")

@@ -11,7 +11,6 @@ from rlhf_core.errors import RecipeError, hint, nearest
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
-from rlhf_core.policy_optimisation.sources import CRITICS
 from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import DURATIONS, ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
@@ -154,7 +153,7 @@ def reward_training(recipe: Recipe, scale: PolicyScale, where: str) -> RewardTra
         sampling.refuse_copies(config.group_size, "optimiser.group_size")
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
-    if CRITICS[config.critic].of_reward_model and not reward_models(recipe):
+    if config.critic == "reward_model" and not reward_models(recipe):
         raise RecipeError(f"{where}: critic is '{config.critic}', but no component reads a reward model")
     if scale.solutions != ALL_SOLUTIONS and not config.fixed_samples:
         raise RecipeError(

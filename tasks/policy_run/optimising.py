@@ -19,7 +19,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience, PhaseClock
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import CRITICS, SOURCES, FixedSamples, OnPolicy
+from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
@@ -113,14 +113,13 @@ class Optimising:
         apply_device_settings(models, config, at_once * longest, _frozen(run, reward))
         self.clock, self.tools = PhaseClock(), ToolClock(reward)
         sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": row.seed}
-        kind = SOURCES[config.source]
-        source: OnPolicy | FixedSamples
-        if issubclass(kind, FixedSamples):
+        source: RolloutSource
+        if config.fixed_samples:
             if solved is None:
                 raise RecipeError(f"{row.where}: the optimiser learns from fixed samples: give --samples")
-            source = kind(run.reference, solved.batch, **sizes)
+            source = FixedSamples(run.reference, solved.batch, **sizes)
         else:
-            source = kind(
+            source = OnPolicy(
                 run.policy,
                 run.reference,
                 self.encoder.tokenizer,
@@ -252,7 +251,7 @@ def _gate(
         return {}
     batch = experience.batch
     penalty = torch.zeros(len(batch), device=batch.responses.mask.device)
-    if config.kl_in_reward:
+    if config.kl_placement == "reward":
         if batch.logprobs is None or batch.reference_logprobs is None:
             raise RecipeError("KL in the reward reads log-probabilities of policy and reference, and these have none")
         kl = kl_tokens(batch.logprobs, batch.reference_logprobs, batch.responses.mask, config.kl_estimator)
@@ -297,10 +296,9 @@ def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]
 def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
     """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
     row's head."""
-    start = CRITICS[config.critic]
-    if not start.exists:
+    if not config.has_critic:
         return None
-    if start.of_reward_model:
+    if config.critic == "reward_model":
         head = next((part.readout.head for part in row.recipe.components if part.readout), "reward")
         critic = ScalarModel.load(row.inputs.reward.reward_model[0] / "model")[0].as_critic(head)
     else:

@@ -14,11 +14,13 @@ from rlhf_core.evaluation.consistency import RULES
 from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.evaluation.protocols import PROTOCOLS
 from rlhf_core.models.sampling import ENGINES
-from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, TABLES, optimiser_config
-from rlhf_core.rewards.aggregation import AGGREGATIONS, BASES, build_aggregation
+from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES
+from rlhf_core.policy_optimisation.config import OPTIMISERS, optimiser_config
+from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS
+from rlhf_core.policy_optimisation.objectives import OBJECTIVES
+from rlhf_core.rewards.aggregation import AGGREGATIONS, build_aggregation
 from rlhf_core.rewards.combinations import COMBINATIONS
-from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.preference_losses import LOSSES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.schedule import SCHEDULES
@@ -37,7 +39,7 @@ WITH_OPTIONS: dict[str, tuple[Choices[Any], dict[str, dict[str, Any]]]] = {
 }
 PLAIN: list[Choices[Any]] = [
     ASPECTS, JUDGES, TEACHERS, RULES, ENGINES,
-    AGGREGATIONS, BASES, CREDITS, GIVES, NORMALISERS, OPTIMISERS, READS, REGRESSIONS, *TABLES.values(),
+    AGGREGATIONS, CREDITS, NORMALISERS, OPTIMISERS, READS, ADVANTAGES, OBJECTIVES, KL_ESTIMATORS,
 ]  # fmt: skip
 EVERY = [*PLAIN, *(table for table, _ in WITH_OPTIONS.values())]
 BUILT = [(name, kind) for name, (table, _) in WITH_OPTIONS.items() for kind in table]
