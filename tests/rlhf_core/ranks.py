@@ -1,6 +1,6 @@
 """Training runs that the distributed tests start in one and in two processes, on two gloo processes by torchrun.
 
-python ranks.py <run> <file for the result> [DeepSpeed configuration]
+python ranks.py <runs> <file for the results> <JSON: DeepSpeed's configurations by name, null without DeepSpeed>
 """
 
 from __future__ import annotations
@@ -166,18 +166,19 @@ RUNS: dict[str, Callable[[], Result]] = {
 
 
 def main() -> None:
-    """Runs what is named (several by commas); rank 0 writes weights and metrics, and the ranks must agree."""
+    """Runs what is named under each configuration; rank 0 writes weights and metrics, and the ranks must agree."""
     torch.set_num_threads(1)
     distributed.join(60)
-    if len(sys.argv) > 3:
-        use_deepspeed(json.loads(sys.argv[3]))
-    results = {}
-    for name in sys.argv[1].split(","):
-        state, history = RUNS[name]()
-        results[name] = {"weights": {key: value.cpu().clone() for key, value in state.items()}, "history": history}
-        sums = distributed.gathered([float(value.double().sum()) for value in state.values()])
-        assert all(row == sums[0] for row in sums), f"{name}: the ranks have different weights"
-        assert all(row == history for row in distributed.gathered(history)), f"{name}: the ranks have other metrics"
+    results: dict[str, dict[str, Any]] = {}
+    for config, settings in json.loads(sys.argv[3]).items():
+        use_deepspeed(settings)
+        found = results[config] = {}
+        for name in sys.argv[1].split(","):
+            state, history = RUNS[name]()
+            found[name] = {"weights": {key: value.cpu().clone() for key, value in state.items()}, "history": history}
+            sums = distributed.gathered([float(value.double().sum()) for value in state.values()])
+            assert all(row == sums[0] for row in sums), f"{name}: the ranks have different weights"
+            assert all(row == history for row in distributed.gathered(history)), f"{name}: the ranks' metrics differ"
     if not distributed.rank():
         torch.save(results, Path(sys.argv[2]))
     distributed.leave()

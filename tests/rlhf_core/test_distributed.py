@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ import torch
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.vllm.environment import installed
-from rlhf_core.zero import build_operators, import_deepspeed, stale_locks
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 RUNS = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "online_dpo", "ppo_resumed")
-SHARDED = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "ppo_resumed")
+#: DeepSpeed's configurations; None is plain data parallelism.
+CONFIGS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "zero1": {"zero_optimization": {"stage": 1}},
+    "zero2-offload": {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    "zero3": {"zero_optimization": {"stage": 3}},
+}
 Results = dict[str, dict[str, Any]]
 
 
@@ -30,20 +35,16 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def results(
-    folder: Path,
-    processes: int,
-    names: tuple[str, ...],
-    deepspeed: dict[str, Any] | None = None,
-    seconds: float = 500,
-) -> Results:
-    """Returns the results of `ranks.py`."""
+    folder: Path, processes: int, names: Sequence[str], configs: Mapping[str, Any] = CONFIGS, seconds: float = 500
+) -> dict[str, Results]:
+    """Returns the results of `ranks.py` by configuration and run."""
     file = folder / f"{processes}.pt"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    line = [sys.executable, *(launcher if processes > 1 else []), str(HERE / "ranks.py"), ",".join(names), str(file)]
-    line += [json.dumps(deepspeed)] if deepspeed is not None else []
+    line = [sys.executable, *(launcher if processes > 1 else []), str(HERE / "ranks.py")]
+    line += [",".join(names), str(file), json.dumps(configs)]
     done = subprocess.run(line, env=environment(DS_ACCELERATOR="cpu"), capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: Results = torch.load(file, weights_only=True)
+    found: dict[str, Results] = torch.load(file, weights_only=True)
     return found
 
 
@@ -61,24 +62,28 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return results(tmp_path_factory.mktemp("one"), 1, RUNS)
+    return results(tmp_path_factory.mktemp("one"), 1, RUNS, {"plain": None})["plain"]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     return results(tmp_path_factory.mktemp("two"), 2, RUNS)
 
 
+@pytest.mark.platform
 @pytest.mark.parametrize("name", RUNS)
-def test_two_ranks_end_as_one(one: Results, two: Results, name: str) -> None:
-    assert_same(two[name], one[name])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_two_ranks_end_as_one(one: Results, two: dict[str, Results], config: str, name: str) -> None:
+    assert_same(two[config][name], one[name])
 
 
-def test_a_resumed_run_ends_as_one_that_was_not_interrupted_on_two_ranks(two: Results) -> None:
-    for name, value in two["ppo"]["weights"].items():
-        assert torch.equal(two["ppo_resumed"]["weights"][name], value), name
+@pytest.mark.platform
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted_on_two_ranks(two: dict[str, Results]) -> None:
+    for name, value in two["plain"]["ppo"]["weights"].items():
+        assert torch.equal(two["plain"]["ppo_resumed"]["weights"][name], value), name
 
 
+@pytest.mark.platform
 def test_training_moves_the_weights(one: Results) -> None:
     """Else agreement would say nothing."""
     from ranks import POLICIES, trainable_state
@@ -89,25 +94,6 @@ def test_training_moves_the_weights(one: Results) -> None:
         assert moved > 1e-3
 
 
-@pytest.fixture(scope="module")
-def operators() -> None:
-    """Operators of DeepSpeed, compiled in a process of their own before two ranks need them."""
-    build = [sys.executable, "-m", "rlhf_core.zero"]
-    subprocess.run(build, env=environment(DS_ACCELERATOR="cpu"), check=True, capture_output=True, timeout=500)
-
-
-@pytest.mark.platform
-@pytest.mark.parametrize(
-    ("stage", "offload"), [(1, False), (2, True), (3, False)], ids=["zero1", "zero2-offload", "zero3"]
-)
-@pytest.mark.usefixtures("operators")
-def test_two_sharded_ranks_end_as_one_process(one: Results, tmp_path: Path, stage: int, offload: bool) -> None:
-    zero: dict[str, Any] = {"stage": stage} | ({"offload_optimizer": {"device": "cpu"}} if offload else {})
-    found = results(tmp_path, 2, SHARDED, {"zero_optimization": zero})
-    for name in SHARDED:
-        assert_same(found[name], one[name])
-
-
 @pytest.mark.platform
 @pytest.mark.timeout(1800)
 def test_sharded_ranks_hand_vllm_their_gathered_weights(tmp_path: Path) -> None:
@@ -115,8 +101,9 @@ def test_sharded_ranks_hand_vllm_their_gathered_weights(tmp_path: Path) -> None:
         installed()
     except RecipeError as error:
         pytest.skip(str(error))
-    expected = results(tmp_path, 1, ("grpo_wide",))["grpo_wide"]
-    found = results(tmp_path, 2, ("grpo_by_vllm",), {"zero_optimization": {"stage": 3}}, seconds=1700)["grpo_by_vllm"]
+    expected = results(tmp_path, 1, ["grpo_wide"], {"plain": None})["plain"]["grpo_wide"]
+    sharded = {"zero3": CONFIGS["zero3"]}
+    found = results(tmp_path, 2, ["grpo_by_vllm"], sharded, seconds=1700)["zero3"]["grpo_by_vllm"]
     gaps = [(step.pop("engine_gap"), step.pop("engine_gap_max")) for step in found["history"]]
     assert_same(found, expected)
     assert len(gaps) == 2
@@ -167,29 +154,3 @@ def test_missing_processes_are_reported_after_a_while() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "WORLD_SIZE is 2, but after 1 s not all processes had started" in done.stderr
-
-
-@pytest.fixture
-def lock(tmp_path: Path) -> Callable[[], Path]:
-    def make() -> Path:
-        path = tmp_path / "deepspeed_shm_comm" / "lock"
-        path.parent.mkdir()
-        path.touch()
-        return path
-
-    return make
-
-
-def test_a_lock_that_nobody_holds_is_refused_by_name(
-    lock: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert stale_locks(tmp_path) == []
-    path = lock()
-    with path.open():
-        assert stale_locks(tmp_path) == [], "a living process holds it"
-    assert stale_locks(tmp_path) == [path]
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    with pytest.raises(RecipeError, match=r"deepspeed_shm_comm/lock.*remove the folder.*python -m rlhf_core.zero"):
-        import_deepspeed()
-    with pytest.raises(RecipeError, match=r"python -m rlhf_core\.zero"):
-        build_operators()
