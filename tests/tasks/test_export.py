@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.exported import as_classifier
@@ -69,7 +69,7 @@ def scores(folder: Path, rows: list[dict[str, Any]], texts: list[str], *, batch:
     tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side=side)
     found: list[float] = []
     dialogues = [
-        [*messages_of(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
+        [*prompt_messages(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
     ]
     for start in range(0, len(dialogues), batch):
         read: Any = tokenizer.apply_chat_template(
@@ -127,7 +127,7 @@ def test_a_policy_says_the_same_and_reads_the_same_prompts(golden: SharedRuns, t
     assert model.generation_config.eos_token_id == encoder.eos_id
     for row in rows:
         made = encoder.sequence(row, row["response"])
-        asked = messages_of(row)
+        asked = prompt_messages(row)
         assert tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False) == made.prompt
         dialogue = [*asked, {"role": "assistant", "content": row["response"]}]
         whole = tokenizer.apply_chat_template(dialogue, return_dict=False)

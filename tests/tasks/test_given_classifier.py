@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
@@ -83,7 +83,7 @@ def test_a_reward_is_what_transformers_computes_of_the_conversation(
     tokenizer: Any = AutoTokenizer.from_pretrained(classifier)
     expected = []
     for row, text in zip(rows, texts, strict=True):
-        dialogue = [*messages_of(row), {"role": "assistant", "content": text}]
+        dialogue = [*prompt_messages(row), {"role": "assistant", "content": text}]
         ids = tokenizer.apply_chat_template(dialogue, return_dict=True, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             expected.append(float(model(input_ids=ids).logits))

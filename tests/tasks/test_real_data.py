@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.slices import sentences
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
@@ -141,7 +141,7 @@ def test_messages_of_a_sentence_are_not_asked_in_place_of_it(tmp_path: Path) -> 
     data, _ = prepared(tmp_path, translations(tmp_path, rows))
     for name in ("sft", "prompts", "preference.train", "benchmarks/alpaca"):
         for row in read_jsonl(data / f"{name}.jsonl"):
-            (asked,) = messages_of({"prompt": row["source_text"], **row})
+            (asked,) = prompt_messages({"prompt": row["source_text"], **row})
             assert asked["content"] == row["source_text"]
 
 
