@@ -44,15 +44,14 @@ def render_dialogue(messages: Sequence[Mapping[str, str]]) -> str:
     return "\n\n".join([*turns, "Assistant:"])
 
 
-def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
-    """Returns messages of a record's prompt.
-
-    These are its `messages` where a source kept them, else its `history` (earlier messages, where it has any)
-    followed by its parsed `prompt`.
-    """
-    if record.get("messages") is not None:
-        return [dict(message) for message in record["messages"]]
-    return [*(dict(message) for message in record.get("history") or ()), *parse_dialogue(record["prompt"])]
+def prompt_messages(row: Mapping[str, Any]) -> list[Message]:
+    """Returns the messages that a row asks: its `history`, where it has any, and its prompt; else its `messages` where
+    a source kept them; else its prompt, taken apart where it is a dialogue."""
+    if row.get("history"):
+        return [*row["history"], {"role": "user", "content": row["prompt"]}]
+    if row.get("messages") is not None:
+        return [dict(message) for message in row["messages"]]
+    return parse_dialogue(row["prompt"])
 
 
 def asks_prompt(messages: Sequence[Mapping[str, str]], prompt: str) -> bool:

@@ -59,12 +59,6 @@ class CutCounts:
     responses: int = 0
     responses_cut: int = 0
 
-    def __str__(self) -> str:
-        return (
-            f"{self.prompts_cut} of {self.prompts} prompts cut on the left, "
-            f"{self.responses_cut} of {self.responses} responses cut on the right"
-        )
-
 
 def truncate_prompt(ids: Sequence[int], limits: Limits, counts: CutCounts) -> list[int]:
     """Returns the last `limits.prompt` ids of a prompt.
@@ -110,13 +104,6 @@ class EncodedSequence:
         return len(self.prompt) + len(self.response)
 
 
-def messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns messages of a row: its `history`, if any, then its prompt (a dialogue in one string is taken apart)."""
-    if row.get("history"):
-        return [*row["history"], {"role": "user", "content": row["prompt"]}]
-    return prompt_messages(row)
-
-
 @contextmanager
 def _named(row: Mapping[str, Any]) -> Iterator[None]:
     """Adds a row's id to an error about its data."""
@@ -160,14 +147,14 @@ class Encoder:
     def prompt(self, row: Mapping[str, Any]) -> list[int]:
         """Returns the prompt ids of a row, up to and including the assistant's opening."""
         with _named(row):
-            ids = self.template.prompt_ids(self.tokenizer, messages_of(row))
+            ids = self.template.prompt_ids(self.tokenizer, prompt_messages(row))
             return truncate_prompt(ids, self.limits, self.counts)
 
     def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
         """Returns the prompt and response ids of a row within the limits."""
         with _named(row):
             prompt, answer = truncate_sequence(
-                self.template.prompt_ids(self.tokenizer, messages_of(row)),
+                self.template.prompt_ids(self.tokenizer, prompt_messages(row)),
                 self.template.response_ids(self.tokenizer, response),
                 self.limits,
                 self.eos_id,
@@ -196,7 +183,7 @@ class Encoder:
         made = self.sequence(row, response)
         if self.counts.prompts_cut + self.counts.responses_cut == cut:
             with _named(row):
-                ids = self.template.dialogue_ids(self.tokenizer, messages_of(row), response, ended=ended)
+                ids = self.template.dialogue_ids(self.tokenizer, prompt_messages(row), response, ended=ended)
             if len(ids) <= self.limits.total:
                 return ids
         ids = [*made.prompt, *made.response]

@@ -1,19 +1,15 @@
-"""JSON Lines on disk: reading with a verdict for every line, writing whole or not at all."""
+"""JSON Lines on disk, read with a verdict for every line."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import json
-import os
-import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlhf_core.errors import DataError, invalid_path
 
@@ -27,14 +23,12 @@ class BadRow:
         field: the field at fault, empty when the whole line is.
         reason: what is wrong, a few words, the same words for the same fault.
         record: the parsed row, or the raw text of a line that could not be parsed.
-        others: further faults of the same row as (field, reason).
     """
 
     row: int
     field: str
     reason: str
     record: Any
-    others: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -88,44 +82,6 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
             first.reason, file=lines.file, row=first.row, remedy="Each line must be one JSON object in UTF-8"
         )
     return [record for _, record in lines.rows]
-
-
-def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes records, one a line, atomically; a name ending in .gz is compressed without a clock.
-
-    Raises:
-        DataError: a value that JSON cannot hold (NaN and infinities included), with its row.
-    """
-    path = Path(path)
-    with atomic_file(path) as raw:
-        stream: IO[bytes] | gzip.GzipFile = raw
-        if path.suffix == ".gz":
-            stream = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0)
-        for number, row in enumerate(rows, start=1):
-            try:
-                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-                stream.write(text.encode("utf-8") + b"\n")
-            except (TypeError, ValueError) as error:
-                raise DataError(f"cannot be written as JSON ({error})", file=str(path), row=number) from error
-        if stream is not raw:
-            stream.close()
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a binary file beside `path` that takes its place when the block ends well and vanishes otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

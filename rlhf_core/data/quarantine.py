@@ -1,7 +1,7 @@
 """Screening of rows at the door: good ones are used, bad ones go to a file with their reason and are counted.
 
-A quarantine file is JSON Lines with one row for each bad row: `file`, `row` (1-based line), `field`,
-`reason`, `record`, and `others` when the row has further faults.
+A quarantine file is JSON Lines with one row for each bad row: `file`, `row` (1-based line), `field`, `reason` and
+`record`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlhf_core.data.jsonl import BadRow, Lines, atomic_file
+from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record, RecordType, unwritable_field
 from rlhf_core.errors import DataError
 
@@ -63,21 +63,16 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
 
     found = ((place, unwritable_field(record)) for place, (_, record) in enumerate(rows))
     faults = {place: [fault] for place, fault in found if fault is not None}
-    names = dict.fromkeys([*kind.fields, *kind.unique_by])
-    columns = {name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in names}
+    columns = {name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in kind.fields}
     frame = pd.DataFrame(columns)
     for schema in (kind.schema, kind.row_schema):
         for place, column, check in _failures(schema, frame.drop(index=list(faults))):
             field, colon, reason = check.partition(": ")
             fault = (field, reason) if colon else (column, str(kind.fields[column](rows[place][1].get(column))))
-            known = faults.setdefault(place, [])
-            known += [fault] if fault not in known else []
-    order = {name: position for position, name in enumerate(names)}
-    bad = []
-    for place in sorted(faults):
-        (field, reason), *others = sorted(faults[place], key=lambda fault: order.get(fault[0], len(order)))
-        bad.append(BadRow(rows[place][0], field, reason, rows[place][1], tuple(others)))
-    return bad
+            faults.setdefault(place, []).append(fault)
+    order = {name: position for position, name in enumerate(kind.fields)}
+    first = {place: min(of_row, key=lambda fault: order.get(fault[0], len(order))) for place, of_row in faults.items()}
+    return [BadRow(rows[place][0], *first[place], rows[place][1]) for place in sorted(first)]
 
 
 def _failures(schema: pa.DataFrameSchema, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
@@ -99,8 +94,8 @@ class Screening:
     """Treatment of bad rows.
 
     Args:
-        quarantine_dir: folder for quarantine files, `<file name>.quarantine.jsonl`, written whole; one left by an
-            earlier run is removed when no row is bad. None refuses any bad row.
+        quarantine_dir: folder for quarantine files, `<file name>.quarantine.jsonl`; one left by an earlier
+            run is removed when no row is bad. None refuses any bad row.
         max_bad_share: the largest tolerated share of bad rows, 0 to 1.
     """
 
@@ -137,12 +132,7 @@ class Screening:
         if not bad:
             path.unlink(missing_ok=True)
             return None
-        with atomic_file(path) as stream:
-            for item in bad:
-                row: dict[str, Any] = {"file": file, "row": item.row, "field": item.field, "reason": item.reason}
-                row |= {"record": item.record, **({"others": [*map(list, item.others)]} if item.others else {})}
-                # ASCII escapes: a quarantined record may hold what UTF-8 cannot.
-                stream.write(json.dumps(row).encode("ascii") + b"\n")
+        write_quarantine(path, file, bad)
         return path
 
     def _refusal(self, file: str, kind: RecordType, bad: Sequence[BadRow], total: int, path: Path | None) -> DataError:
@@ -160,3 +150,10 @@ class Screening:
         else:
             remedy += ". Correct them, or name a quarantine folder to go on without them"
         return DataError(first.reason, file=file, row=first.row, field=first.field or None, remedy=remedy)
+
+
+def write_quarantine(path: Path, file: str, bad: Sequence[BadRow]) -> None:
+    """Writes the bad rows of a file into a quarantine file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # ASCII escapes: a quarantined record may hold what UTF-8 cannot.
+    path.write_text("".join(json.dumps({"file": file, **asdict(item)}) + "\n" for item in bad), encoding="ascii")

@@ -207,14 +207,12 @@ class RecordType:
     Args:
         name: its name.
         fields: those that it names, in the order in which faults are told.
-        checks: over whole rows.
-        unique_by: the fields that identify a row; a later row with the same ones is the bad one.
+        checks: over whole rows; of rows with the same id the later ones are bad.
     """
 
     name: str
     fields: Mapping[str, Field]
     checks: tuple[RowCheck, ...] = ()
-    unique_by: tuple[str, ...] = ("id",)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -241,8 +239,7 @@ class RecordType:
             error = f"{check.field}: {check.reason}"
             return pa.Check(lambda frame: _each(frame, check.passes), ignore_na=False, error=error)
 
-        first = f"{self.unique_by[0]}: duplicate {' + '.join(self.unique_by)}"
-        unique = pa.Check(lambda frame: ~frame[list(self.unique_by)].map(repr).duplicated(), error=first)
+        unique = pa.Check(lambda frame: ~frame["id"].map(repr).duplicated(), error="id: duplicate id")
         return pa.DataFrameSchema(checks=[*map(by_row, self.checks), unique], name=self.name)
 
 
@@ -294,16 +291,6 @@ _TYPES = (
         (RowCheck(_errors_fit, "feedback", "an error's span lies outside the first prediction"),),
     ),
     RecordType(
-        "long_form",
-        {
-            **_QUESTION,
-            "passages": _PASSAGES,
-            "gold_answer": _OPTIONAL_TEXT,
-            "predictions": _of_type(Texts, _TEXTS, required=False),
-            "source": _TEXT,
-        },
-    ),
-    RecordType(
         "code",
         {
             **_QUESTION,
@@ -345,18 +332,6 @@ _TYPES = (
         (_SAME_PROMPT,),
     ),
     RecordType(
-        "judgement",
-        {
-            "id": _TEXT,
-            "benchmark": _TEXT,
-            "raw": _OPTIONAL_TEXT,
-            "valid": _of_type(bool, "neither true nor false"),
-            "preference": _NUMBER,
-            "score": _NUMBER,
-        },
-        unique_by=("id", "benchmark", "game", "turn", "baseline", "template"),
-    ),
-    RecordType(
         "model_output",
         # A model may answer nothing at all; the comparison needs that answer, too. Several turns have one answer each.
         {
@@ -372,10 +347,7 @@ _TYPES = (
         {
             "id": _TEXT,
             "text": _TEXT,
-            "sentence_spans": _of_type(
-                list[Span],
-                "not a list of [start, end] pairs",
-            ),
+            "sentence_spans": _of_type(list[Span], "not a list of [start, end] pairs"),
             "source": _TEXT,
         },
         (RowCheck(_spans_fit, "sentence_spans", "not in order within the text"),),

@@ -20,7 +20,8 @@ from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.data.encoding import Encoder, messages_of
+from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.templates import TokenizerTemplate, hub_template
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from rlhf_core.models.loading import load_language_model, load_tokenizer, save_model
@@ -159,7 +160,7 @@ def _scores(
     """Returns scores by transformers alone, in one batch."""
     classifier: Any = load_classifier(folder).to(device())  # type: ignore[arg-type]
     dialogues = [
-        [*messages_of(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
+        [*prompt_messages(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
     ]
     batch: Any = tokenizer.apply_chat_template(dialogues, padding=True, return_dict=True, return_tensors="pt")
     given = {name: batch[name].to(device()) for name in ("input_ids", "attention_mask")}
@@ -180,8 +181,8 @@ def _policy(found: ExportedModel, made: Path) -> str:
     tokenizer = _write_tokenizer(found, made, template, padding="left")
     rows = read_jsonl(found.data / "prompts.jsonl")[:PROBES]
     for row in rows:
-        ids = tokenizer.apply_chat_template(messages_of(row), add_generation_prompt=True, return_dict=False)
-        own = encoder.template.prompt_ids(encoder.tokenizer, messages_of(row))
+        ids = tokenizer.apply_chat_template(prompt_messages(row), add_generation_prompt=True, return_dict=False)
+        own = encoder.template.prompt_ids(encoder.tokenizer, prompt_messages(row))
         if list(ids) != own:
             raise RecipeError(
                 f"{found.model}: the chat template '{encoder.template.name}' written in Jinja gives other tokens than "

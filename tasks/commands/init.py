@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.jsonl import BadRow, write_jsonl
+from rlhf_core.data.jsonl import BadRow
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import Device
@@ -220,7 +220,8 @@ def make_project(
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
-    from rlhf_core.data.encoding import Encoder, Limits, messages_of
+    from rlhf_core.data.dialogue import prompt_messages
+    from rlhf_core.data.encoding import Encoder, Limits
     from rlhf_core.data.templates import chat_template
     from rlhf_core.models.loading import trainable
     from tasks.scoring.texts import text_batch, try_reward
@@ -231,7 +232,7 @@ def make_project(
     sizes = project_sizes(shapes.config, parameters, device)
     limits = Limits(sizes["prompt_tokens"], sizes["total_tokens"])
     encoder = Encoder(tokenizer, chat_template(template), limits)
-    roles = {tuple(each["role"] for each in messages_of(row)): row for row in (*pairs.test, *pairs.train)}
+    roles = {tuple(each["role"] for each in prompt_messages(row)): row for row in (*pairs.test, *pairs.train)}
     for row in roles.values():
         encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
     gives, rows = None, ("learned", "par", "dpo")
@@ -261,6 +262,9 @@ def _write(root: Path, values: Mapping[str, Any], pairs: GatheredPairs) -> None:
     """Writes a project's files into a folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    from rlhf_core.data.quarantine import write_quarantine
+    from tasks.running.artifacts import write_jsonl
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -270,13 +274,11 @@ def _write(root: Path, values: Mapping[str, Any], pairs: GatheredPairs) -> None:
     for place, template in places.items():
         (root / place).parent.mkdir(parents=True, exist_ok=True)
         (root / place).write_text(environment.get_template(template).render(values).rstrip() + "\n", encoding="utf-8")
+    (root / "data").mkdir()
     for split, records in (("train", pairs.train), ("test", pairs.test)):
         write_jsonl(root / "data" / f"pairs.{split}.jsonl", records)
     for file, bad in pairs.bad.items():
-        rows = [
-            {"file": str(file), "row": b.row, "field": b.field, "reason": b.reason, "record": b.record} for b in bad
-        ]
-        write_jsonl(root / "data" / "quarantine" / f"{file.name}.quarantine.jsonl", rows)
+        write_quarantine(root / "data" / "quarantine" / f"{file.name}.quarantine.jsonl", str(file), bad)
     reward = values["reward"]
     for own in sorted(module_files(Path.cwd(), reward.partition(":")[0])) if reward else ():
         (root / own).parent.mkdir(parents=True, exist_ok=True)

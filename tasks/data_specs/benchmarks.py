@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.data.schemas import Record, record_type
+from rlhf_core.data.schemas import Record
 from rlhf_core.data.selection import HubSet
 from rlhf_core.data.sources import DirectorySource, Source, load_split
 from rlhf_core.errors import DataError
@@ -49,7 +49,7 @@ def dialogue_benchmarks(spec: RealSpec, source: Source) -> tuple[Sets, dict[str,
 
 def _with_answers(rows: Sequence[Record], source: Source, answers: str, name: str) -> list[Record]:
     """Returns the rows of a benchmark with the answers of another set as references."""
-    found = {row["question_id"]: row for row in source.load(answers, "test", record_type("model_output").name)}
+    found = {row["question_id"]: row for row in source.load(answers, "test", "model_output")}
     whose = {"reference": "output", "reference_generator": "generator"}
     return [
         {**row, **{ours: found[row["id"]][theirs] for ours, theirs in whose.items()}} if row["id"] in found else row
@@ -96,7 +96,7 @@ def code_benchmarks(spec: RealSpec, source: Source) -> tuple[Sets, dict[str, Any
         if column == "livecode":
             sets[f"functions.{column}"], facts[column] = live_questions(spec, source, name)
             continue
-        items = [asked(row) for row in source.load(name, "test", record_type("code").name)]
+        items = [asked(row) for row in source.load(name, "test", "code")]
         tests = "plus_tests" if column.endswith("_plus") else "tests"
         for number, item in enumerate(items, start=1):
             if not item[tests]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import record_type
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
 from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
 from tasks.data_specs.data_sets import (
@@ -123,13 +122,13 @@ def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list
 def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets of a folder or a hub, and facts about them for data.json; bad rows go to `quarantine`."""
     source, named = source_of(spec, quarantine), ", ".join(spec.preference)
-    kind = record_type("preference").name
+    kind = "preference"
     train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
         train, test, removed = _filtered(spec, spec.filters, train, test)
     fitted, validation = split_off(train, spec.validation_share, named)
-    prompts = [row for name in spec.prompts for row in source.load(name, "train", record_type("prompt").name)]
+    prompts = [row for name in spec.prompts for row in source.load(name, "train", "prompt")]
     benchmarks, items = dialogue_benchmarks(spec, source)
     code, programs = code_benchmarks(spec, source)
     tasks, rows_of_tasks = harness_rows(spec)

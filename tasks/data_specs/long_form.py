@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import Record, record_type
+from rlhf_core.data.schemas import Record
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError
 from tasks.data_specs.data_sets import (
@@ -101,13 +101,13 @@ def _concerns(span: tuple[int, int], start: int, end: int) -> bool:
 def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets of a folder, and facts about them for data.json; bad rows go to `quarantine`."""
     source = open_directory(spec.directory, quarantine, spec.max_bad_share)
-    loaded = {split: source.load(spec.questions, split, record_type("feedback").name) for split in ("train", "test")}
+    loaded = {split: source.load(spec.questions, split, "feedback") for split in ("train", "test")}
     questions = {split: [_question(row, spec.context_chars) for row in rows] for split, rows in loaded.items()}
     prompts = {row["id"]: row["prompt"] for rows in questions.values() for row in rows}
     pairs = {
         split: [
             with_prompt(row, prompts[row["question_id"]]) if row["question_id"] in prompts else row
-            for row in source.load(spec.preference, split, record_type("preference").name)
+            for row in source.load(spec.preference, split, "preference")
         ]
         for split in ("train", "test")
     }

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import Record, record_type
+from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.grading import question_prompt, with_answer
 from rlhf_core.reasoning.templates import SHORT, template_words
@@ -47,7 +47,7 @@ def _generated(spec: QuestionsSpec) -> tuple[Sets, dict[str, Any]]:
 
 def _read(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source, sizes = open_directory(spec.directory, quarantine, spec.max_bad_share), spec.rows
-    kind = record_type("question").name
+    kind = "question"
     found = [row for name in spec.train for row in source.load(name, "train", kind)]
     learnt = [row for row in _asked(found) if _has_steps(row)]
     if len(learnt) <= sizes.sft_validation:

@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import Record, record_type
+from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
 from tasks.data_specs.data_sets import (
     Sets,
@@ -55,7 +55,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
     left_out = 0
     split_rows: dict[str, list[Record]] = {}
     for split in ("train", "test"):
-        rows = [row for name in spec.sets for row in source.load(name, split, record_type("translation").name)]
+        rows = [row for name in spec.sets for row in source.load(name, split, "translation")]
         _check_direction(rows, spec)
         kept = [r for r in rows if max(len(r["source_text"]), len(r["target_text"])) <= spec.max_chars]
         left_out += len(rows) - len(kept)

@@ -10,7 +10,7 @@ import pytest
 
 from tests import small_repository
 from tests.small_repository import command
-from tests.tasks.golden_runs import SharedPipeline, SharedRuns
+from tests.tasks.golden_runs import SharedRuns
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("REWARDSMITH_THREADS", "1")
@@ -23,12 +23,6 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden"
     folder.mkdir(exist_ok=True)
     return SharedRuns(folder)
-
-
-@pytest.fixture(scope="session")
-def pipeline(golden: SharedRuns) -> SharedPipeline:
-    """The golden runs from data to policies, by the names of their stages."""
-    return SharedPipeline(golden.made().root, golden)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.tasks.golden_settings import (
     AGGREGATE,
+    ENTROPY,
+    EVALUATION,
     LENGTH_PENALTY,
     NO_CRITIC,
     SIZES,
@@ -16,10 +18,8 @@ from tests.tasks.golden_settings import (
     supervised_row,
 )
 from tests.tasks.golden_settings import SETTINGS as MAIN
-from tests.tasks.tiny_pipeline import SETTINGS as TINY
 
 NGRAM: Values = {"kind": "ngram", "n": 3}
-ENTROPY: Values = TINY["segment"]["readout"]["segmenter"]
 
 #: Shapings by the name of their row; what the reference rewards are of is the bandit model.
 SHAPINGS: dict[str, Values] = {
@@ -126,14 +126,14 @@ SETTINGS: dict[str, Values] = {
     # Trained until it names steps: what stands before them is kept then.
     "generative_longer": MAIN["generative_scale"]
     | {"training": {**MAIN["generative_scale"]["training"], "epochs": 40}},
-    "short_evaluation": {**TINY["evaluation"], "only": ["alpaca"]},
+    "short_evaluation": {**EVALUATION, "only": ["alpaca"]},
     "policy/choice": policy_scale(NO_CRITIC),
     "policy/alarmed": policy_scale(
         {**NO_CRITIC, "actor_lr": 5.0e-3, **LONGER}, alarm=EASILY_ALARMED, checkpoint_prompts=4
     ),
     "row/alarmed": reward_row("Alarmed", "vanilla_ppo"),
     # A floor that some of the segments meet.
-    "normaliser_floored": {**TINY["normaliser"], "floor_fraction": 0.75},
+    "normaliser_floored": {**MAIN["normaliser"], "floor_fraction": 0.75},
     "row/floored": reward_row("Floored", "vanilla_ppo", **READS["least-squares"][1]),
     **{f"row/{name}": values for name, values in RECIPES.items()},
     **{f"policy/{name}": policy_scale(values) for name, (_, values) in OPTIMISERS.items()},

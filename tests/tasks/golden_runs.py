@@ -6,13 +6,17 @@ The form of settings files is known to `GoldenRuns.write` and `GoldenRuns.settin
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import FileLock
 
@@ -22,7 +26,6 @@ from tests.tasks import golden_choices as choices
 from tests.tasks import golden_tables
 from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.golden_settings import Values
-from tests.tasks.tiny_pipeline import Pipeline
 
 #: Every entry of the settings files.
 SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
@@ -311,133 +314,138 @@ class GoldenRuns:
 
     root: Path
 
-    def write(self, settings: Mapping[str, Values] = SETTINGS) -> GoldenRuns:
-        """Writes the settings files, the rows of real data and the made-up results; returns itself."""
-        for name, values in settings.items():
-            path = self.root / self.settings(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml_text(values), encoding="utf-8")
+    def write(self, changed: Mapping[str, Values] | None = None) -> Self:
+        """Writes the settings files, with some of their entries changed or new, the rows of real data and the made-up
+        results; returns itself."""
+        for name, values in {**SETTINGS, **(changed or {})}.items():
+            _write(self.settings(name), yaml_text(values))
         for name, rows in choices.FILES.items():
-            path = self.root / choices.FILES_FOLDER / f"{name}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            _write(self.root / choices.FILES_FOLDER / f"{name}.jsonl", text)
         golden_tables.write(self.root / RESULTS)
         return self
 
-    @staticmethod
-    def settings(name: str) -> str:
-        """Returns the file of an entry of SETTINGS below the root."""
-        return f"params/{name}.yaml"
+    def settings(self, name: str) -> Path:
+        """Returns the file of an entry of SETTINGS."""
+        return self.root / "params" / f"{name}.yaml"
 
-    @staticmethod
-    def out(name: str) -> str:
-        """Returns the output of a run below the root."""
-        return f"{RESULTS}/{RUNS[name].scale}/{RUNS[name].place}"
+    def place(self, name: str) -> Path:
+        """Returns the folder into which a run writes."""
+        return self.root / RESULTS / RUNS[name].scale / RUNS[name].place
+
+    def out(self, name: str) -> Path:
+        """Returns the output of a run."""
+        return self.place(name)
 
     def result(self, name: str) -> Path:
-        return self.root / self.out(name) / "result"
+        return self.out(name) / "result"
 
-    def read(self, name: str, file: str) -> Any:
+    def read(self, name: str, file: str = "metrics.json") -> Any:
         """Returns the parsed content of a JSON or JSON Lines file of a result."""
-        text = (self.result(name) / file).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
+        return parsed(self.result(name) / file)
+
+    def record(self, name: str) -> Any:
+        return parsed(self.out(name) / "record" / "record.json")
+
+    def copy(self, other: GoldenRuns, *names: str) -> Self:
+        """Copies the outputs of some runs from another directory; returns itself."""
+        for name in names:
+            shutil.copytree(other.out(name), self.place(name))
+        return self
 
     def command_line(self, name: str, **changed: Given) -> list[str]:
         """Returns the arguments of a run's stage; `changed` replaces values by argument, None leaves one out.
 
         A mapping is written as a settings file.
         """
-        run = RUNS[name]
-        values = dict(self._values(run))
-        for key, given in changed.items():
-            values.pop(key, None)
+        run, written = RUNS[name], {"out": self.place(name), **changed}
+        for key, given in written.items():
             if isinstance(given, Mapping):
-                given = self.settings(f"changed/{key}")
-                path = self.root / given
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(yaml_text(changed[key]), encoding="utf-8")
-            if given is not None:
-                values[key] = [str(each) for each in (given if isinstance(given, tuple) else (given,))]
-        line = [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", *value)]
-        line += ["--seed", "0"] if run.stage in SEEDED and "seed" not in changed else []
+                written[key] = file = self.settings(f"changed/{name}/{key}-{_digest(given)}")
+                _write(file, yaml_text(given))
+        if run.stage in SEEDED:
+            written = {"seed": "0", **written}
         if run.stage == "tables":
             seeds = golden_tables.SEEDS if run.scale == golden_tables.SCALE else (0,)
-            line += ["--results", f"{RESULTS}/{run.scale}", "--paper", run.place.split("/")[0]]
-            line += ["--seeds", *map(str, seeds)]
-        return [*line, *(() if "out" in changed else ("--out", str(self.root / self.out(name))))]
+            of_tables: dict[str, Given] = {"results": f"{RESULTS}/{run.scale}", "paper": run.place.split("/")[0]}
+            written = {**of_tables, "seeds": tuple(map(str, seeds)), **written}
+        values = dict(self._inputs(run, changed)) | {
+            key: [str(each) for each in (given if isinstance(given, tuple) else (given,))]
+            for key, given in written.items()
+            if given is not None
+        }
+        return [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", *value)]
 
-    def _values(self, run: GoldenRun) -> Iterator[tuple[str, list[str]]]:
-        for key, names in run.settings.items():
-            yield key, [str(self.root / self.settings(name)) for name in _several(names)]
-        for key, names in run.reads.items():
-            yield key, [str(self.result(name)) for name in _several(names)]
+    def _inputs(self, run: GoldenRun, changed: Mapping[str, Given]) -> Iterator[tuple[str, list[str]]]:
+        for names, place in ((run.settings, self.settings), (run.reads, self.result)):
+            for key, value in names.items():
+                if key not in changed:
+                    yield key, [str(place(name)) for name in _several(value)]
 
     def inputs(self, name: str) -> list[Path]:
         """Returns the settings files and results that a run reads."""
-        return [Path(path) for _, paths in self._values(RUNS[name]) for path in paths]
+        return [Path(path) for _, paths in self._inputs(RUNS[name], {}) for path in paths]
 
-    def run(self, name: str, **changed: Given) -> None:
-        """Runs a stage's entry point in this process, with changed arguments as of `command_line`."""
+    def run(self, name: str, **changed: Given) -> Path:
+        """Runs a stage's entry point in this process, with changed arguments as of `command_line`; returns its
+        result."""
+        out = Path(str(changed.get("out", self.place(name)))).absolute()
         with chdir(self.root):
-            import_module(f"tasks.{RUNS[name].stage}").main(self.command_line(name, **changed))
+            import_module(module(name)).main(self.command_line(name, **{**changed, "out": out}))
+        return out / "result"
 
 
-class SharedRuns(GoldenRuns):
-    """Golden runs in a folder that several test processes share: each is run by the first that needs it."""
-
-    def made(self, *names: str) -> SharedRuns:
-        """Runs the named ones and what they read where that is still to do; returns itself."""
-        with FileLock(self.root / "settings.lock"):
-            if not (self.root / "params").exists():
-                self.write()
-        for each in with_upstream(list(names)):
-            with FileLock(self.root / f"{each}.lock"):
-                if not self.result(each).exists():
-                    self.run(each)
-        return self
+def parsed(file: Path) -> Any:
+    """Returns the content of a JSON or JSON Lines file."""
+    text = file.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)
 
 
-#: The golden runs and their settings by the names of the tiny pipeline, where these differ.
-RUNS_BY_STAGE = {
-    "data": "dialogue",
-    "tokenizer": "dialogue-tokenizer",
-    "reward_model": "model-segment",
-    "normaliser": "fit-segment",
-    "ppo": "segment",
-    "references": "references-segment",
-    "par": "segment-par",
-    "questions": "mathematics",
-    "question_tokenizer": "mathematics-tokenizer",
-    "question_sft": "reasoner",
-    "generative_reward_model": "generative",
-}
-SETTINGS_BY_STAGE = {
-    "data": "data/dialogue",
-    "reward_model": "reward_model/segment",
-    "reward_model_scale": "training",
-    "segment": "row/segment",
-    "par": "row/segment-par",
-    "ppo": "policy/ppo",
-    "dpo": "policy/dpo",
-    "dpo_row": "row/dpo",
-    "questions": "data/mathematics",
-    "generative_reward_model": "generative",
-    "generative_reward_model_scale": "generative_scale",
-}
+def module(name: str) -> str:
+    """Returns the module of a run's stage."""
+    return f"tasks.{RUNS[name].stage}"
+
+
+def changed(name: str, path: str, value: Any) -> Values:
+    """Returns golden settings with the value at a dotted path replaced; None removes it."""
+    result = copy.deepcopy(SETTINGS[name])
+    *parents, last = path.split(".")
+    inner = reduce(lambda values, parent: values[parent], parents, result)
+    inner[last] = value
+    if value is None:
+        del inner[last]
+    return result
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)
-class SharedPipeline(Pipeline):
-    """The tiny pipeline of all tests, which reads the golden runs."""
+class SharedRuns(GoldenRuns):
+    """Golden runs in a folder that several test processes share: each is run by the first that asks for its output."""
 
-    golden: SharedRuns
+    def __post_init__(self) -> None:
+        with FileLock(self.root / "settings.lock"):
+            if not (self.root / RESULTS).exists():
+                self.write()
 
-    def settings(self, name: str) -> Path:
-        return self.root / self.golden.settings(SETTINGS_BY_STAGE.get(name, name))
+    def made(self, *names: str) -> Self:
+        """Runs the named ones and what they read where that is still to do; returns itself."""
+        for each in with_upstream(list(names)):
+            with FileLock(self.root / f"{each}.lock"):
+                if not (self.place(each) / "result").exists():
+                    GoldenRuns(self.root).run(each)
+        return self
 
     def out(self, name: str) -> Path:
-        run = RUNS_BY_STAGE.get(name, name)
-        return self.root / self.golden.made(run).out(run)
+        self.made(name)
+        return self.place(name)
 
 
 def with_upstream(names: list[str]) -> list[str]:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.tasks.tiny_pipeline import SETTINGS as TINY
-from tests.tasks.tiny_pipeline import SUPERVISED
-
 Values = dict[str, Any]
 
-SIZES: Values = {**TINY["ppo"]["optimiser"]}
+SUPERVISED: Values = {"epochs": 1, "batch": 16, "microbatch": 16, "learning_rate": 5.0e-3}
+SIZES: Values = {"iterations": 2, "rollout_batch": 16, "minibatch": 8, "microbatch": 8, "epochs": 1} | {
+    "actor_lr": 1.0e-3, "critic_lr": 2.0e-3
+}  # fmt: skip
 NO_CRITIC: Values = {name: value for name, value in SIZES.items() if name != "critic_lr"}
 MEASURED: Values = {"checkpoints": 2, "checkpoint_prompts": 2, "rollout_samples": 4}
 COMMON: Values = {"template": "plain", "world_seed": 0, "seed": 0, "annotator": {"temperature": 0.75}}
 BANDIT: Values = {"kind": "bandit"}
+ENTROPY: Values = {"kind": "entropy", "cutoff": "1.75"}
 AGGREGATE: Values = {"segmenter": BANDIT, "read": "aggregate"}
 SAT: Values = {"kind": "sat", "model": "sat-1l"}
+LLAMA: Values = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": True,
+    "initializer_range": 0.08,
+}  # fmt: skip
 T5: Values = {
     "model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2,
     "dropout_rate": 0.0, "tie_word_embeddings": False,
@@ -52,10 +58,32 @@ def reward_model(title: str, **changed: Any) -> Values:
     return {"title": title, "backbone": "tiny", **common, **changed}
 
 
+DIALOGUE: Values = {
+    **COMMON,
+    "source": "testbed",
+    "limits": {"prompt": 160, "total": 288},
+    "follow_up_share": 0.1,
+    "baseline_quality": {"arena": 0.7, "ood": 0.7},
+    "rows": {
+        "sft": 48,
+        "sft_validation": 8,
+        "tasks": 16,
+        "prompts": 16,
+        "preference_train": 32,
+        "preference_validation": 16,
+        "preference_ood": 8,
+        "benchmark": 4,
+        "choices": 3,
+        "arithmetic": 2,
+        "functions": 1,
+    },
+}
 DATA: dict[str, Values] = {
-    "data/dialogue": TINY["data"],
+    "data/dialogue": DIALOGUE,
     "data/mathematics": {
-        **TINY["questions"],
+        "source": "testbed",
+        "task": "mathematics",
+        "template": "plain",
         "limits": {"prompt": 96, "total": 240},
         "difficulty": {
             "arithmetic": {"seen_start": [1, 3], "unseen_start": [1, 3], "operand": [1, 2], "multiply_share": 0.0}
@@ -63,9 +91,11 @@ DATA: dict[str, Values] = {
         "rows": {"sft": 40, "sft_validation": 4, "questions": 8, "test": 4},
     },
     "data/questions": {
-        **{name: value for name, value in TINY["questions"].items() if name != "difficulty"},
+        "source": "testbed",
         "task": "multiple_choice",
+        "template": "plain",
         "limits": {"prompt": 160, "total": 288},
+        "rows": {"sft": 24, "sft_validation": 4, "questions": 6, "test": 2},
     },
     "data/longform": {
         **COMMON,
@@ -97,20 +127,28 @@ DATA: dict[str, Values] = {
             "benchmark": 6,
         },
     },
-    "data/flattery": {**TINY["data"], "annotator": {"temperature": 0.75, "flattery_bias": 3.0}}
+    "data/flattery": {**DIALOGUE, "annotator": {"temperature": 0.75, "flattery_bias": 3.0}}
     | {"padding": {"flattery": 0.4}},
 }
 
+BACKBONE: Values = {
+    "data": "dialogue",
+    "tokenizer": "dialogue",
+    "evaluation": "dialogue",
+    "architecture": LLAMA,
+    "training": {**SUPERVISED, "epochs": 5, "batch": 8, "learning_rate": 2.0e-2},
+}
+EVALUATION: Values = {"max_new_tokens": 12, "task_tokens": 8, "judge": {"kind": "gold", "persona": "exact"}}
 BACKBONES: dict[str, Values] = {
-    "tokenizer": TINY["tokenizer"],
-    "question_tokenizer": TINY["question_tokenizer"],
-    "backbone": TINY["backbone"],
-    "reasoner": {**TINY["backbone"], "training": {**SUPERVISED, "epochs": 16, "batch": 8, "learning_rate": 2.0e-2}},
-    "encoder_decoder": {**TINY["backbone"], "architecture": T5},
-    "evaluation": TINY["evaluation"],
+    "tokenizer": {"vocabulary": 400, "full_byte_alphabet": False},
+    "question_tokenizer": {"vocabulary": 400},
+    "backbone": BACKBONE,
+    "reasoner": {**BACKBONE, "training": {**SUPERVISED, "epochs": 16, "batch": 8, "learning_rate": 2.0e-2}},
+    "encoder_decoder": {**BACKBONE, "architecture": T5},
+    "evaluation": EVALUATION,
     "question_evaluation": {"max_new_tokens": 16, "task_tokens": 16},
-    "long_evaluation": {**TINY["evaluation"], "temperature": 0, "max_new_tokens": 16},
-    "entropies": TINY["entropies"],
+    "long_evaluation": {**EVALUATION, "temperature": 0, "max_new_tokens": 16},
+    "entropies": {"cutoffs": {"1.75": {"quantile": 0.8}, "fixed": {"nats": 2.0}}},
     "segmenter": {
         "source": "train",
         "gold": "clauses",
@@ -118,12 +156,12 @@ BACKBONES: dict[str, Values] = {
         "training": {"epochs": 4, "batch": 8, "microbatch": 8, "learning_rate": 1.0e-2},
     },
     "samples": {"samples": 6, "sampling": {"max_new_tokens": 48, "temperature": 0.7, "top_p": 0.95}},
-    "teacher": TINY["teacher"],
+    "teacher": {"kind": "oracle", "options": {"noise": 0.1}, "limits": {"most_edits": 1.0}},
 }
 
 REWARD_MODELS: dict[str, Values] = {
-    "training": TINY["reward_model_scale"],
-    "reward_model/segment": TINY["reward_model"],
+    "training": {**SUPERVISED, "learning_rate": 1.0e-3},
+    "reward_model/segment": reward_model("Reward model segment", segmenter=ENTROPY),
     "reward_model/bandit": reward_model("Bandit"),
     "reward_model/reg": reward_model("Reg", loss={"kind": "bradley_terry", "regularisation": 0.005}),
     "reward_model/odin": reward_model("ODIN", loss={"kind": "odin", "length": 1.0, "orthogonality": 1.0}),
@@ -135,14 +173,17 @@ REWARD_MODELS: dict[str, Values] = {
     "reward_model/warm-2": reward_model("WARM, second", learning_rate_share=1.2, seed_offset=2000),
     "reward_model/warm": {"title": "WARM", "backbone": "tiny", "merge": ["warm-1", "warm-2"]},
     "reward_model/solutions": reward_model("Solutions", backbone="reasoner", pairs="samples"),
-    "generative": TINY["generative_reward_model"],
+    "generative": {"title": "Generative reward model", "backbone": "tiny"},
     "generative_scale": {
-        **TINY["generative_reward_model_scale"],
         "training": {**SUPERVISED, "epochs": 6, "batch": 8, "microbatch": 8},
+        "limits": {"prompt": 400, "total": 480},
         "max_new_tokens": 24,
+        "header": "short",
+        "held_out": 0.3,
+        "least_accuracy": 0.0,
     },
-    "normaliser": TINY["normaliser"],
-    "references": {**TINY["references"], "responses": 10},
+    "normaliser": {"pairs": 24, "floor_fraction": 0.1, "min_samples": 2},
+    "references": {"sampling": {"max_new_tokens": 8}, "responses": 10, "batch": 16},
     "aspect_model/factuality": {
         "title": "Factuality", "backbone": "long", "aspect": "factuality", "density": "sentence"
     },
@@ -194,7 +235,7 @@ SCALES: dict[str, Values] = {
         sampling={"max_new_tokens": 16},
     ),
     "policy/rlmec": policy_scale({**NO_CRITIC, "iterations": 3, "epochs": 2}, imitation={"batch": 4}),
-    "policy/dpo": TINY["dpo"],
+    "policy/dpo": {"optimiser": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1}},
     "policy/solutions": {
         "optimiser": {**SUPERVISED, "batch": 8, "microbatch": 8}, "checkpoints": 2, "checkpoint_prompts": 4
     },
@@ -241,17 +282,35 @@ def alarm_row(title: str, components: list[Values], **changed: Any) -> Values:
     return row | changed
 
 
+SEGMENT: Values = {
+    "title": "Segment (Ours)",
+    "kind": "reward",
+    "backbone": "tiny",
+    "reward_model": "segment",
+    "readout": {"segmenter": ENTROPY, "read": "value"},
+    "normaliser": "location_aware",
+    "credit": "even_split",
+    "optimiser": {"kind": "ppo", "value_clip": 0.25},
+}
 ROWS: dict[str, Values] = {
-    "row/segment": TINY["segment"],
+    "row/segment": SEGMENT,
     "row/bandit": reward_row("Bandit", "ppo"),
-    "row/segment-par": TINY["par"],
-    "row/dpo": TINY["dpo_row"],
+    "row/segment-par": {
+        **SEGMENT,
+        "title": "Segment with PAR",
+        "shaping": [
+            {"kind": "length_penalty", "beyond": {"value": 300, "sft_lengths": 1.0}},
+            {"kind": "par", "references": 2},
+            {"kind": "minmax"},
+        ],
+    },
+    "row/dpo": supervised_row("DPO", "tiny", kind="dpo"),
     "row/two": reward_row(
         "Segments beside a shaped whole",
         "ppo",
         components=[
             {"name": "segments", "reward_model": "segment"}
-            | {"readout": {"segmenter": {"kind": "entropy", "cutoff": "1.75"}, "read": "value"}}
+            | {"readout": SEGMENT["readout"]}
             | {"normaliser": "global", "credit": "repeat", "weight": 0.5},
             {"name": "whole", "reward_model": "bandit", "readout": AGGREGATE}
             | {"shaping": {"kind": "par"}, "credit": "last_token", "weight": 0.5},
@@ -281,7 +340,7 @@ ROWS: dict[str, Values] = {
     "row/grpo-par": reward_row("GRPO, PAR", "grpo", **par({"kind": "par"})),
     "row/online-dpo-par": reward_row("Online DPO, PAR", "online_dpo", **par({"kind": "par"})),
     "row/rloo": reward_row("RLOO", "rloo", reward_model="segment")
-    | {"readout": TINY["segment"]["readout"], "normaliser": "location_aware", "credit": "even_split"},
+    | {"readout": SEGMENT["readout"], "normaliser": "location_aware", "credit": "even_split"},
     "row/ppo-a2c": reward_row("PPO A2C", "ppo_a2c", "reasoner", reward_model="solutions"),
     "row/vanilla-ppo": reward_row("Vanilla PPO", "vanilla_ppo", "reasoner", reward_model="solutions")
     | {"credit": "every_token"},

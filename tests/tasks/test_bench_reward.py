@@ -16,15 +16,15 @@ from tasks.command_line import commands
 from tasks.commands.bench_reward import bench_reward, load_set, set_scores
 from tasks.scoring.classifiers import ScalarScorer
 from tasks.scoring.reward_models import load_scorer, score_pairs
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import SharedRuns
 
 
 @pytest.fixture
-def classifier(pipeline: Pipeline, tmp_path: Path) -> Path:
+def classifier(golden: SharedRuns, tmp_path: Path) -> Path:
     """A scalar Hugging Face model with random weights."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    source = pipeline.result("sft") / "model"
+    source = golden.result("sft") / "model"
     tokenizer = AutoTokenizer.from_pretrained(source)
     config = AutoConfig.from_pretrained(source, num_labels=1, pad_token_id=tokenizer.pad_token_id)
     torch.manual_seed(0)
@@ -100,8 +100,8 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path, classifier: Path, re
         load_set("pandalmm", real_data, None)
 
 
-def test_bench_reward_prints_a_table(pipeline: Pipeline, real_data: Path, tmp_path: Path) -> None:
-    line = ["bench-reward", str(pipeline.result("reward_model")), "--data", str(real_data), "--sets", "hhh_alignment"]
+def test_bench_reward_prints_a_table(golden: SharedRuns, real_data: Path, tmp_path: Path) -> None:
+    line = ["bench-reward", str(golden.result("model-segment")), "--data", str(real_data), "--sets", "hhh_alignment"]
     done = CliRunner().invoke(commands, [*line, "--rows", "4", "--out", str(tmp_path / "scores.json")])
     assert done.exit_code == 0, done.output
     assert "hhh_alignment" in done.output

@@ -26,7 +26,8 @@ from tasks.report.outputs import StageOutput
 from tests.rlhf_core.evaluation.test_harness import TASKS
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
 from tests.rlhf_core.evaluation.test_sandbox import isolated
-from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
+from tests.tasks.golden_runs import SETTINGS, GoldenRuns
+from tests.tasks.golden_settings import SUPERVISED
 
 pytest.importorskip("lm_eval")
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,15 +97,15 @@ def sets_of(spec: dict[str, Any], folder: Path) -> tuple[Any, Any]:
     return make_sets(data_spec(spec, "data"), folder / "quarantine")
 
 
-def measured_on_a_policy(tmp_path: Path, spec: dict[str, Any]) -> Pipeline:
+def measured_on_a_policy(tmp_path: Path, spec: dict[str, Any]) -> GoldenRuns:
     """Trains a tiny policy on prepared data and measures its benchmarks."""
     architecture = {**SETTINGS["backbone"]["architecture"], "max_position_embeddings": 2048}
     backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": {**SUPERVISED}}
     evaluation = {"max_new_tokens": 8, "task_tokens": 8, "judge": None}
-    made = Pipeline(tmp_path).write(
-        {"data": spec, "tokenizer": {"vocabulary": 420}, "backbone": backbone, "evaluation": evaluation}
+    made = GoldenRuns(tmp_path).write(
+        {"data/dialogue": spec, "tokenizer": {"vocabulary": 420}, "backbone": backbone, "evaluation": evaluation}
     )
-    for name in ("data", "tokenizer", "sft"):
+    for name in ("dialogue", "dialogue-tokenizer", "sft"):
         made.run(name)
     return made
 
@@ -112,7 +113,7 @@ def measured_on_a_policy(tmp_path: Path, spec: dict[str, Any]) -> Pipeline:
 def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files: Any) -> None:
     spec = written(tmp_path / "files", files)
     made = measured_on_a_policy(tmp_path, spec)
-    metrics = made.metrics("sft")
+    metrics = made.read("sft")
     assert {"arc", "gsm8k", "gsm8k_flexible_extract", "alpaca_chars", "arena_chars", "mtbench_chars"} <= set(metrics)
     found = json.loads((made.result("sft") / "benchmarks.json").read_text())
     assert {name: (facts["rows"], facts["of"]) for name, facts in found.items()} == {
@@ -123,12 +124,12 @@ def test_a_policy_is_measured_and_its_numbers_say_on_what(tmp_path: Path, files:
         "task": "gsm8k", "filter": "strict-match", "shots": 1, "examples_seed": 1234, "chat_template": None,
         "bos": False,
     }  # fmt: skip
-    rows = made.rows("sft", "generations.jsonl")
+    rows = made.read("sft", "generations.jsonl")
     assert sum(row["benchmark"] == "arc" for row in rows) == 3
     again = tmp_path / "again"
     benchmark.main(
-        [*("--policy", str(made.result("sft")), "--data", str(made.result("data")), "--only", "arc"),
-         *("--spec", str(made.settings("data")), "--out", str(again))]
+        [*("--policy", str(made.result("sft")), "--data", str(made.result("dialogue")), "--only", "arc"),
+         *("--spec", str(made.settings("data/dialogue")), "--out", str(again))]
     )  # fmt: skip
     assert json.loads((again / "metrics.json").read_text())["arc"] == metrics["arc"]
     assert list(json.loads((again / "benchmarks.json").read_text())) == ["arc"]
@@ -316,8 +317,8 @@ def test_several_files_of_the_hub_are_one_set(tmp_path: Path, files: Any, monkey
 def test_answers_to_live_code_bench_are_measured_on_a_policy(tmp_path: Path, files: Any) -> None:
     spec = code_spec(tmp_path / "files", files, [live(DAYS[0], 0), live(DAYS[1], 1)])
     made = measured_on_a_policy(tmp_path, spec)
-    assert made.metrics("sft")["livecode"] == 0
-    rows = [row for row in made.rows("sft", "generations.jsonl") if row["benchmark"] == "livecode"]
+    assert made.read("sft")["livecode"] == 0
+    rows = [row for row in made.read("sft", "generations.jsonl") if row["benchmark"] == "livecode"]
     assert [(row["id"], row["right"]) for row in rows] == [("q0", False), ("q1", False)]
     found = json.loads((made.result("sft") / "benchmarks.json").read_text())
     assert (found["livecode"]["rows"], found["livecode"]["of"]) == (2, 880)

@@ -7,24 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tasks.running.artifacts import digest
 from tests.shifted_engine import ENGINE, GAP
+from tests.tasks.golden_runs import SharedRuns, changed
 from tests.tasks.killing import killed_at_a_checkpoint
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
-
-
-def by_own_engine(folder: Path, name: str) -> Path:
-    """Returns a settings file of which the engine of rollouts, or of answers, is the user's own."""
-    settings: dict[str, Any] = dict(SETTINGS[name])
-    if "sampling" in settings:
-        settings["sampling"] = {**settings["sampling"], "engine": ENGINE}
-    else:
-        settings["engine"] = ENGINE
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
 
 
 def engines(out: Path) -> Any:
@@ -32,15 +19,15 @@ def engines(out: Path) -> Any:
 
 
 def test_a_policy_ends_as_on_the_loop_and_its_record_says_which_engine_sampled(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: SharedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert engines(pipeline.out("ppo")) == ["loop"]
-    assert engines(pipeline.out("entropies")) == []
-    scale = {"scale": by_own_engine(tmp_path, "ppo")}
-    both = scale | {"evaluation": by_own_engine(tmp_path, "evaluation")}
-    result = pipeline.run("ppo", tmp_path / "a", settings=both)
+    assert engines(golden.out("segment")) == ["loop"]
+    assert engines(golden.out("entropies")) == []
+    scale = {"scale": changed("policy/ppo", "sampling.engine", ENGINE)}
+    both = scale | {"evaluation": changed("evaluation", "engine", ENGINE)}
+    result = golden.run("segment", **both, out=tmp_path / "a")
     assert engines(tmp_path / "a") == [ENGINE]
-    expected = pipeline.result("ppo")
+    expected = golden.result("segment")
     for ours, loop in zip(_rows(result, "history.jsonl"), _rows(expected, "history.jsonl"), strict=True):
         clipped = {name for name in loop if name.endswith("clip_fraction")}  # rounding clips a token more or less
         assert {name: ours[name] for name in clipped} == pytest.approx({name: loop[name] for name in clipped}, abs=0.02)
@@ -52,9 +39,9 @@ def test_a_policy_ends_as_on_the_loop_and_its_record_says_which_engine_sampled(
     assert len(answers) > 4
     monkeypatch.chdir(tmp_path)
     with killed_at_a_checkpoint():
-        pipeline.run("ppo", tmp_path / "b", settings=both)
-    assert digest(pipeline.run("ppo", tmp_path / "b", settings=both)) == digest(result)
-    pipeline.run("ppo", tmp_path / "c", settings=scale)
+        golden.run("segment", **both, out=tmp_path / "b")
+    assert digest(golden.run("segment", **both, out=tmp_path / "b")) == digest(result)
+    golden.run("segment", **scale, out=tmp_path / "c")
     assert engines(tmp_path / "c") == ["loop", ENGINE]
 
 

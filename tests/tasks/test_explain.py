@@ -13,12 +13,12 @@ from rlhf_core.errors import DataError
 from tasks.command_line import commands
 from tasks.commands.explain import explain, shared_credit
 from tasks.running.artifacts import write_jsonl
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import SharedRuns
 
 
-def test_an_explanation_agrees_with_the_stages_own_examples(pipeline: Pipeline) -> None:
-    for row in pipeline.rows("reward_model", "examples.jsonl")[:3]:
-        found = explain(pipeline.result("reward_model") / "model", row["prompt"], row["response"])
+def test_an_explanation_agrees_with_the_stages_own_examples(golden: SharedRuns) -> None:
+    for row in golden.read("model-segment", "examples.jsonl")[:3]:
+        found = explain(golden.result("model-segment") / "model", row["prompt"], row["response"])
         assert found["tokens"] == row["tokens"]
         assert [segment[:2] for segment in found["segments"]] == [segment[:2] for segment in row["segments"]]
         values = [value for *_, value in row["segments"]]
@@ -27,13 +27,13 @@ def test_an_explanation_agrees_with_the_stages_own_examples(pipeline: Pipeline) 
         assert found["total"] == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
-def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(golden: SharedRuns, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a saved reward model"):
-        explain(pipeline.result("sft") / "model", "Hello?", "Hi.")
+        explain(golden.result("sft") / "model", "Hello?", "Hi.")
     with pytest.raises(DataError, match="the prompt is empty"):
-        explain(pipeline.result("reward_model") / "model", " ", "Hi.")
+        explain(golden.result("model-segment") / "model", " ", "Hi.")
     alone = tmp_path / "model"
-    shutil.copytree(pipeline.result("reward_model") / "model", alone)
+    shutil.copytree(golden.result("model-segment") / "model", alone)
     with pytest.raises(DataError, match="no record next to the model names its data"):
         explain(alone, "Hello?", "Hi.")
 

@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.exported import as_classifier
@@ -22,21 +22,21 @@ from tasks.commands import export as exporting
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.scoring.reward_models import TrainedScorer
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import SETTINGS, SharedRuns
 
 Train = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def train(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains a reward model of the tiny pipeline with other settings; returns its result."""
+def train(golden: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Trains a reward model with other settings; returns its result."""
 
     def trained(**changes: Any) -> Path:
         folder = tmp_path_factory.mktemp("trained")
         page = folder / "reward_models.yaml"
-        whole = {**SETTINGS["reward_model"], "title": "Whole", "segmenter": {"kind": "bandit"}, **changes}
+        whole = {**SETTINGS["reward_model/segment"], "title": "Whole", "segmenter": {"kind": "bandit"}, **changes}
         page.write_text(yaml.safe_dump({"whole": whole}), encoding="utf-8")
-        return pipeline.run("reward_model", folder / "0", settings={"spec": Path(f"{page}:whole")})
+        return golden.run("model-segment", spec=f"{page}:whole", out=folder / "0")
 
     return trained
 
@@ -56,9 +56,9 @@ def exported(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def pairs(pipeline: Pipeline) -> tuple[list[dict[str, Any]], list[str]]:
+def pairs(golden: SharedRuns) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows with the chosen and the rejected response of each."""
-    rows = read_jsonl(pipeline.result("data") / "preference.validation.jsonl")
+    rows = read_jsonl(golden.result("dialogue") / "preference.validation.jsonl")
     return [row for row in rows for _ in range(2)], [row[side] for row in rows for side in ("chosen", "rejected")]
 
 
@@ -69,7 +69,7 @@ def scores(folder: Path, rows: list[dict[str, Any]], texts: list[str], *, batch:
     tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side=side)
     found: list[float] = []
     dialogues = [
-        [*messages_of(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
+        [*prompt_messages(row), {"role": "assistant", "content": text}] for row, text in zip(rows, texts, strict=True)
     ]
     for start in range(0, len(dialogues), batch):
         read: Any = tokenizer.apply_chat_template(
@@ -82,18 +82,18 @@ def scores(folder: Path, rows: list[dict[str, Any]], texts: list[str], *, batch:
 
 @pytest.mark.parametrize(("batch", "side"), [(1, "right"), (5, "left"), (64, "right")])
 def test_transformers_scores_responses_as_the_training_code_does(
-    pipeline: Pipeline, whole: Path, exported: Path, side: str, batch: int
+    golden: SharedRuns, whole: Path, exported: Path, side: str, batch: int
 ) -> None:
-    rows, texts = pairs(pipeline)
+    rows, texts = pairs(golden)
     expected = TrainedScorer.load(whole)(rows, texts)
     assert max(expected) - min(expected) > 1e-2
     assert scores(exported, rows, texts, batch=batch, side=side) == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_head_for_length_is_left_out(pipeline: Pipeline, train: Train, tmp_path: Path) -> None:
+def test_the_head_for_length_is_left_out(golden: SharedRuns, train: Train, tmp_path: Path) -> None:
     result = train(loss={"kind": "odin"})
     exporting.export(result, tmp_path / "odin")
-    rows, texts = pairs(pipeline)
+    rows, texts = pairs(golden)
     expected = TrainedScorer.load(result)(rows, texts)
     assert scores(tmp_path / "odin", rows, texts, batch=8, side="right") == pytest.approx(expected, abs=1e-5)
 
@@ -115,19 +115,19 @@ def test_an_export_has_weights_tokenizer_template_and_a_card_whose_example_runs(
     assert names["reward"].shape == (1,)
 
 
-def test_a_policy_says_the_same_and_reads_the_same_prompts(pipeline: Pipeline, tmp_path: Path) -> None:
-    exporting.export(pipeline.result("ppo"), tmp_path / "policy")
-    folder, rows = str(tmp_path / "policy"), read_jsonl(pipeline.result("data") / "sft.jsonl")[:6]
+def test_a_policy_says_the_same_and_reads_the_same_prompts(golden: SharedRuns, tmp_path: Path) -> None:
+    exporting.export(golden.result("segment"), tmp_path / "policy")
+    folder, rows = str(tmp_path / "policy"), read_jsonl(golden.result("dialogue") / "sft.jsonl")[:6]
     loading: Any = AutoModelForCausalLM
     model, loading_info = loading.from_pretrained(folder, output_loading_info=True)
     assert not loading_info["missing_keys"]
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    encoder = load_encoder(pipeline.result("data"), pipeline.result("ppo") / "model")
-    policy = load_policy(pipeline.result("ppo") / "model", encoder)
+    encoder = load_encoder(golden.result("dialogue"), golden.result("segment") / "model")
+    policy = load_policy(golden.result("segment") / "model", encoder)
     assert model.generation_config.eos_token_id == encoder.eos_id
     for row in rows:
         made = encoder.sequence(row, row["response"])
-        asked = messages_of(row)
+        asked = prompt_messages(row)
         assert tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False) == made.prompt
         dialogue = [*asked, {"role": "assistant", "content": row["response"]}]
         whole = tokenizer.apply_chat_template(dialogue, return_dict=False)
@@ -165,17 +165,17 @@ def test_scores_that_differ_when_read_back_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_exported_is_named(pipeline: Pipeline, whole: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_named(golden: SharedRuns, whole: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not an empty folder"):
-        exporting.export(whole, pipeline.root)
+        exporting.export(whole, golden.root)
     with pytest.raises(DataError, match="no trained model in this folder"):
-        exporting.export(pipeline.result("data"), tmp_path / "model")
+        exporting.export(golden.result("dialogue"), tmp_path / "model")
     (tmp_path / "asked").mkdir()
     (tmp_path / "asked" / "zero_shot.json").write_text("{}")
     with pytest.raises(DataError, match="names a model that is asked"):
         exporting.export(tmp_path / "asked", tmp_path / "model")
     with pytest.raises(RecipeError, match="result of the stage 'generative_reward_model'"):
-        exporting.export(pipeline.result("generative_reward_model"), tmp_path / "model")
+        exporting.export(golden.result("generative"), tmp_path / "model")
     shutil.copytree(whole, tmp_path / "alone" / "result")
     with pytest.raises(DataError, match="no record next to the model"):
         exporting.export(tmp_path / "alone" / "result", tmp_path / "model")

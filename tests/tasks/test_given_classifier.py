@@ -6,17 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
@@ -30,7 +28,7 @@ from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.loading import load_encoder
 from tasks.scoring.classifiers import RolloutTexts, ScalarScorer
 from tests.small_repository import reward_row, set_entry
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import SETTINGS, SharedRuns
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A template as the hub has it: it strips contents, and writes a line end behind the end token.
@@ -39,13 +37,13 @@ CHAT = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 WHOLE = {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}, "normaliser": "sequence"}
-ROW = {**SETTINGS["par"], **WHOLE, "credit": "last_token", "shaping": {"kind": "par", "references": 2}}
+ROW = {**SETTINGS["row/segment-par"], **WHOLE, "credit": "last_token", "shaping": {"kind": "par", "references": 2}}
 
 
 @pytest.fixture(scope="module")
-def classifier(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def classifier(golden: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier with random weights and a chat template of its own."""
-    folder, source = tmp_path_factory.mktemp("hub") / "scalar", pipeline.result("sft") / "model"
+    folder, source = tmp_path_factory.mktemp("hub") / "scalar", golden.result("sft") / "model"
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.chat_template = CHAT
     config = AutoConfig.from_pretrained(source, num_labels=1, pad_token_id=tokenizer.pad_token_id)
@@ -56,12 +54,11 @@ def classifier(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def trained(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(golden: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reward model of this project, which is read at the response's end."""
     folder = tmp_path_factory.mktemp("trained")
-    spec = {**SETTINGS["reward_model"], "segmenter": {"kind": "bandit"}}
-    (folder / "whole.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return pipeline.run("reward_model", folder / "0", settings={"spec": folder / "whole.yaml"})
+    spec = {**SETTINGS["reward_model/segment"], "segmenter": {"kind": "bandit"}}
+    return golden.run("model-segment", spec=spec, out=folder / "0")
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +69,21 @@ def given(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def pairs(pipeline: Pipeline) -> tuple[list[dict[str, Any]], list[str]]:
-    rows = read_jsonl(pipeline.result("data") / "preference.validation.jsonl")
+def pairs(golden: SharedRuns) -> tuple[list[dict[str, Any]], list[str]]:
+    rows = read_jsonl(golden.result("dialogue") / "preference.validation.jsonl")
     return [row for row in rows for _ in range(2)], [row[side] for row in rows for side in ("chosen", "rejected")]
 
 
 @pytest.mark.parametrize("batch", [1, 7])
 def test_a_reward_is_what_transformers_computes_of_the_conversation(
-    pipeline: Pipeline, classifier: Path, batch: int
+    golden: SharedRuns, classifier: Path, batch: int
 ) -> None:
-    rows, texts = pairs(pipeline)
+    rows, texts = pairs(golden)
     model: Any = AutoModelForSequenceClassification.from_pretrained(classifier)
     tokenizer: Any = AutoTokenizer.from_pretrained(classifier)
     expected = []
     for row, text in zip(rows, texts, strict=True):
-        dialogue = [*messages_of(row), {"role": "assistant", "content": text}]
+        dialogue = [*prompt_messages(row), {"role": "assistant", "content": text}]
         ids = tokenizer.apply_chat_template(dialogue, return_dict=True, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             expected.append(float(model(input_ids=ids).logits))
@@ -95,10 +92,10 @@ def test_a_reward_is_what_transformers_computes_of_the_conversation(
 
 
 def test_a_model_that_went_out_and_came_back_gives_rollouts_the_same_rewards(
-    pipeline: Pipeline, trained: Path, given: Path
+    golden: SharedRuns, trained: Path, given: Path
 ) -> None:
-    rows, texts = pairs(pipeline)
-    encoder = load_encoder(pipeline.result("data"), trained / "model")
+    rows, texts = pairs(golden)
+    encoder = load_encoder(golden.result("dialogue"), trained / "model")
     sequences = [encoder.sequence(row, text) for row, text in zip(rows, texts, strict=True)]
     cut = [replace(s, response=s.response[:-1]) if i % 3 == 0 else s for i, s in enumerate(sequences)]
     prompt_ids, prompt_mask = pad_rows([s.prompt for s in cut], encoder.pad_id, "left")
@@ -113,40 +110,31 @@ def test_a_model_that_went_out_and_came_back_gives_rollouts_the_same_rewards(
 
 
 def test_a_holistic_reward_reads_answers_that_a_limit_cut_without_their_end(
-    pipeline: Pipeline, trained: Path, given: Path
+    golden: SharedRuns, trained: Path, given: Path
 ) -> None:
-    rows, texts = pairs(pipeline)
-    encoder = load_encoder(pipeline.result("data"), trained / "model")
+    rows, texts = pairs(golden)
+    encoder = load_encoder(golden.result("dialogue"), trained / "model")
     drawn = [(text, 9 if i % 3 == 0 else 4) for i, text in enumerate(texts)]
     own, found = (holistic_values(model, encoder, rows, drawn, 9) for model in (trained, given))
     assert found == pytest.approx(own, abs=1e-5)
     assert own != pytest.approx(holistic_values(trained, encoder, rows, drawn, 10), abs=1e-3)
 
 
-def stage(pipeline: Pipeline, name: str, out: Path, **changes: Path) -> Path:
-    """Runs a stage of the tiny pipeline with other inputs; returns its result."""
-    module, line = pipeline.arguments(name, out)
-    for argument, path in changes.items():
-        line[line.index(f"--{argument.replace('_', '-')}") + 1] = str(path)
-    main: Callable[[list[str]], None] = import_module(module).main
-    main(line)
-    return out / "result"
-
-
 @pytest.fixture(scope="module")
 def stages(
-    pipeline: Pipeline, trained: Path, given: Path, tmp_path_factory: pytest.TempPathFactory
+    golden: SharedRuns, trained: Path, given: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Path]]:
     """Results of the stages that read a reward model, of the trained and of the given one."""
     found: dict[str, dict[str, Path]] = {}
     for name, model in (("trained", trained), ("given", given)):
         folder = tmp_path_factory.mktemp(name)
-        (folder / "row.yaml").write_text(yaml.safe_dump(ROW), encoding="utf-8")
-        scale = {**SETTINGS["ppo"], "checkpoint_proxy": True}
-        (folder / "scale.yaml").write_text(yaml.safe_dump(scale), encoding="utf-8")
-        made = {kind: stage(pipeline, kind, folder / kind, reward_model=model) for kind in ("normaliser", "references")}
-        settings = {"row": folder / "row.yaml", "scale": folder / "scale.yaml"}
-        made["policy"] = stage(pipeline, "par", folder / "policy", reward_model=model, **made, **settings)
+        scale = {**SETTINGS["policy/ppo"], "checkpoint_proxy": True}
+        made = {
+            kind: golden.run(run, reward_model=model, out=folder / kind)
+            for kind, run in (("normaliser", "fit-segment"), ("references", "references-segment"))
+        }
+        given_settings = {"row": ROW, "scale": scale}
+        made["policy"] = golden.run("segment-par", reward_model=model, **made, **given_settings, out=folder / "policy")
         found[name] = made
     return found
 
@@ -266,14 +254,14 @@ def test_what_needs_values_at_tokens_is_refused(
     assert message in "\n".join(planned(tmp_path, classifier, **row))
 
 
-def test_a_policy_is_no_reward_model(pipeline: Pipeline, tmp_path: Path) -> None:
-    found = "\n".join(planned(tmp_path, pipeline.result("ppo")))
+def test_a_policy_is_no_reward_model(golden: SharedRuns, tmp_path: Path) -> None:
+    found = "\n".join(planned(tmp_path, golden.result("segment")))
     assert "no reward model in this folder" in found
-    found = "\n".join(planned(tmp_path / "again", pipeline.result("reward_model") / "model"))
+    found = "\n".join(planned(tmp_path / "again", golden.result("model-segment") / "model"))
     assert "Name the folder that holds model/" in found
 
 
-def test_another_read_is_refused_by_the_stage(pipeline: Pipeline, given: Path, tmp_path: Path) -> None:
-    (tmp_path / "row.yaml").write_text(yaml.safe_dump(SETTINGS["segment"] | {"normaliser": "none"}))
+def test_another_read_is_refused_by_the_stage(golden: SharedRuns, given: Path, tmp_path: Path) -> None:
+    row = SETTINGS["row/segment"] | {"normaliser": "none"}
     with pytest.raises(RecipeError, match="use 'aggregate'"):
-        stage(pipeline, "ppo", tmp_path / "out", reward_model=given, row=tmp_path / "row.yaml")
+        golden.run("segment", reward_model=given, row=row, out=tmp_path / "out")

@@ -6,12 +6,10 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from rlhf_core.errors import RecipeError
@@ -26,7 +24,7 @@ from tasks.prepare import make_sets
 from tasks.report.hackability import compare, write_comparison
 from tests import small_repository
 from tests.small_repository import reward_model, reward_row, scale_entry, set_entry, write_yaml
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import SETTINGS, SharedRuns
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = scale_entries(ROOT, "testbed", "data")
@@ -196,25 +194,8 @@ def test_the_command_runs_what_was_chosen_and_shows_it(monkeypatch: pytest.Monke
 # --- a run
 
 
-def run_policy(pipeline: Pipeline, folder: Path, row: dict[str, Any], out: Path, **scale: Any) -> None:
-    """A policy of the tiny pipeline on a function."""
-    files = {
-        "row": row,
-        "scale": {**SETTINGS["ppo"], "measure_hacking": True, **scale},
-        "evaluation": {**SETTINGS["evaluation"], "only": ["alpaca"]},
-    }
-    line = []
-    for argument, values in files.items():
-        path = folder / f"{argument}.yaml"
-        path.write_text(yaml.safe_dump(values))
-        line += [f"--{argument}", str(path)]
-    for argument in ("data", "sft"):
-        line += [f"--{argument}", str(pipeline.result(argument))]
-    import_module("tasks.policy").main([*line, "--seed", "0", "--out", str(out)])
-
-
 def test_a_run_has_its_measures_and_a_page(
-    pipeline: Pipeline, laboratory: Path, monkeypatch: pytest.MonkeyPatch
+    golden: SharedRuns, laboratory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = laboratory
     (root / "lengthy.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
@@ -224,7 +205,9 @@ def test_a_run_has_its_measures_and_a_page(
     rewards = hackability.rows_of(root, own.name, ["vanilla", "minmax", "par"], own)
     row = settings_of(root, "rows", "own-length-vanilla")
     out = root / "results/testbed/hackability/policy/own-length-vanilla/0"
-    run_policy(pipeline, root, row, out)
+    evaluation = {**SETTINGS["evaluation"], "only": ["alpaca"]}
+    scale = {**SETTINGS["policy/ppo"], "measure_hacking": True}
+    golden.run("function", row=row, scale=scale, evaluation=evaluation, out=out)
     metrics = json.loads((out / "result" / "metrics.json").read_text())
     points = [json.loads(line) for line in (out / "result" / "hacking.jsonl").read_text().splitlines()]
     assert [point["step"] for point in points] == [0, 1, 2]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
 from tasks.running.artifacts import digest
+from tests.tasks.golden_runs import SharedRuns
 from tests.tasks.killing import killed_at_a_checkpoint
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 ABSURD = {
     "title": "Length alone",
@@ -40,22 +38,14 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture
-def train(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def train(golden: SharedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Trains the absurd row in a folder of its own; returns the result."""
     (tmp_path / "absurd_rewards.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(name: str, alarm: dict[str, Any], **scale: Any) -> Path:
-        files = {"row": {**ABSURD, "alarm": alarm}, "scale": {**SCALE, **scale}, "evaluation": SETTINGS["evaluation"]}
-        line = []
-        for argument, values in files.items():
-            (tmp_path / f"{argument}.yaml").write_text(yaml.safe_dump(values))
-            line += [f"--{argument}", str(tmp_path / f"{argument}.yaml")]
-        for argument in ("data", "sft"):
-            line += [f"--{argument}", str(pipeline.result(argument))]
-        import_module("tasks.policy").main([*line, "--seed", "0", "--out", str(tmp_path / name)])
-        return tmp_path / name / "result"
+        return golden.run("function", row={**ABSURD, "alarm": alarm}, scale={**SCALE, **scale}, out=tmp_path / name)
 
     return run
 
@@ -86,7 +76,7 @@ def test_an_absurd_reward_raises_the_alarm_and_training_goes_on(train: Train, ca
     assert all(row["update_tokens_per_second"] > 0 and row["peak_memory_mb"] > 0 for row in speed)
 
 
-def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(pipeline: Pipeline, train: Train) -> None:
+def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(golden: SharedRuns, train: Train) -> None:
     result = train("stopped", {"on_hacking": "stop"})
     found, history = metrics(result), rows(result, "history.jsonl")
     assert found["stopped_step"] == found["hacking_onset"] == len(history) < 12
@@ -95,7 +85,7 @@ def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(pipeline: P
     assert found["kept_step"] == best
     if best == 0:
         kept = load_file(result / "model" / "model.safetensors")
-        sft = load_file(pipeline.result("sft") / "model" / "model.safetensors")
+        sft = load_file(golden.result("sft") / "model" / "model.safetensors")
         assert all((kept[name] == sft[name]).all() for name in sft)
     assert {row["step"] for row in rows(result, "rollouts.jsonl")} == {1, len(history)}
 

@@ -25,14 +25,15 @@ from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl
+from tests.tasks.golden_runs import SETTINGS
+from tests.tasks.golden_settings import SUPERVISED
 from tests.tasks.report.fixture_results import cell_text
-from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {name: address.under(ROOT) for name, address in row_addresses(ROOT, "par").items()}
-BANDIT = {**SETTINGS["reward_model"], "segmenter": {"kind": "bandit"}}
+BANDIT = {**SETTINGS["reward_model/segment"], "segmenter": {"kind": "bandit"}}
 SCALE: dict[str, Any] = {
-    "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 3, "critic": "reward_model", "replay": 1},
+    "optimiser": {**SETTINGS["policy/ppo"]["optimiser"], "iterations": 3, "critic": "reward_model", "replay": 1},
     "sampling": {"max_new_tokens": 12, "temperature": 0.9, "top_k": 50, "top_p": 0.9},
     "checkpoint_every": 1,
     "checkpoint_prompts": 3,
@@ -139,7 +140,7 @@ def _run(root: Path, results: Path) -> None:
     given = {**made, "tokenizer": above["tokenizer"] / "result"}
     sft.main(line(spec=model, evaluation=evaluation, seed=0, out=out, **given))
     made["sft"] = out / "result"
-    scale = written(root / "rm_scale.yaml", SETTINGS["reward_model_scale"])
+    scale = written(root / "rm_scale.yaml", SETTINGS["training"])
     standard = results / "par" / "reward_model" / "standard" / "0"
     reward_model.main(line(spec=written(root / "rm.yaml", BANDIT), scale=scale, seed=0, out=standard, **made))
     made["reward_model"] = standard / "result"
@@ -269,8 +270,8 @@ def test_answers_that_the_sft_model_lacks_are_named_before_training(small: Path,
     kept = "".join(json.dumps(row) + "\n" for row in rows[3:])
     (folder / "generations.jsonl").write_text(kept, encoding="utf-8")
     data = small / "shared" / "data" / "ultrafeedback" / "result"
-    row = written(tmp_path / "row.yaml", SETTINGS["dpo_row"])
-    scale = written(tmp_path / "scale.yaml", SETTINGS["dpo"])
+    row = written(tmp_path / "row.yaml", SETTINGS["row/dpo"])
+    scale = written(tmp_path / "scale.yaml", SETTINGS["policy/dpo"])
     files = {"row": row, "scale": scale, "evaluation": small.parents[1] / "evaluation.yaml"}
     with pytest.raises(DataError, match=f"no answer to 3 of {PROMPTS} prompts of 'alpaca', the first is"):
         policy.main(line(**files, data=data, sft=folder, seed=0, out=tmp_path / "out"))

@@ -18,7 +18,7 @@ from rlhf_core.models.loading import on_meta, trainable
 from tasks.graph.scale_check import check_scale
 from tasks.params.stages import read_deepspeed
 from tasks.running import launch
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import SharedRuns, module
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = sorted((ROOT / "infra" / "deepspeed").glob("*.json"))
@@ -26,8 +26,7 @@ CONFIGURATIONS = sorted((ROOT / "infra" / "deepspeed").glob("*.json"))
 COARSE = ("wr", "chars", "tokens", "true_reward", "kl", "longer", "mtbench", "invalid", "gsm8k", "arithmetic")
 
 
-def in_processes(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[str, float]:
-    module, line = pipeline.arguments(name, out)
+def in_processes(golden: SharedRuns, name: str, out: Path, **more: str) -> dict[str, float]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -35,45 +34,43 @@ def in_processes(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[
         launch.PROCESSES_VARIABLE: "2",
         **more,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", module, *line], cwd=pipeline.root, env=environment, capture_output=True, text=True,
-        timeout=500,
-    )  # fmt: skip
+    command = [sys.executable, "-m", module(name), *golden.command_line(name, out=out)]
+    done = subprocess.run(command, cwd=golden.root, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, float] = json.loads((out / "result" / "metrics.json").read_text())
     return found
 
 
 @pytest.mark.platform
-def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, tmp_path: Path) -> None:
-    name = "ppo"
-    found, expected = in_processes(pipeline, name, tmp_path / "two"), pipeline.metrics(name)
+def test_a_stage_in_two_processes_gives_the_metrics_of_one(golden: SharedRuns, tmp_path: Path) -> None:
+    name = "segment"
+    found, expected = in_processes(golden, name, tmp_path / "two"), golden.read(name)
     assert found.keys() == expected.keys()
     exact = {key for key in expected if not any(part in key for part in COARSE)}
     assert {key: found[key] for key in exact} == pytest.approx(
         {key: expected[key] for key in exact}, rel=2e-3, abs=1e-4
     )
     files = {path.name for path in (tmp_path / "two" / "result").iterdir()}
-    assert files == {path.name for path in pipeline.result(name).iterdir()}
-    assert not list((pipeline.root / ".work" / "checkpoints").glob("*/*"))
+    assert files == {path.name for path in golden.result(name).iterdir()}
+    assert not list((golden.root / ".work" / "checkpoints").glob("*/*"))
 
 
 @pytest.mark.platform
-def test_the_policy_stage_runs_sharded_in_bf16(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_policy_stage_runs_sharded_in_bf16(golden: SharedRuns, tmp_path: Path) -> None:
     config = tmp_path / "zero.json"
     config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}))
-    found = in_processes(pipeline, "ppo", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
-    assert found.keys() == pipeline.metrics("ppo").keys()
+    found = in_processes(golden, "segment", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
+    assert found.keys() == golden.read("segment").keys()
     assert (tmp_path / "two" / "result" / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.platform
-def test_one_process_runs_sharded(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_one_process_runs_sharded(golden: SharedRuns, tmp_path: Path) -> None:
     """ZeRO 3 in bf16, which the record tells."""
     config = ROOT / "infra" / "deepspeed" / "zero3.json"
     more = {launch.PROCESSES_VARIABLE: "1", launch.DEEPSPEED_VARIABLE: str(config)}
-    found = in_processes(pipeline, "sft", tmp_path / "one", **more)
-    assert found.keys() == pipeline.metrics("sft").keys()
+    found = in_processes(golden, "sft", tmp_path / "one", **more)
+    assert found.keys() == golden.read("sft").keys()
     record = json.loads((tmp_path / "one" / "record" / "record.json").read_text())
     assert (record["resolved"]["processes"], record["resolved"]["precision"]) == (1, "bf16")
 

@@ -7,46 +7,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
 from tasks.running.artifacts import digest
+from tests.tasks.golden_runs import SETTINGS, SharedRuns
 from tests.tasks.killing import killed_at_a_checkpoint
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0}
 
 
-def lora_row(folder: Path, row: str, lora: dict[str, Any]) -> dict[str, Path]:
-    path = folder / "row.yaml"
-    path.write_text(yaml.safe_dump({**SETTINGS[row], "lora": lora}))
-    return {"row": path}
+def lora_row(name: str) -> dict[str, Any]:
+    return {**SETTINGS[f"row/{name}"], "lora": LORA}
 
 
-@pytest.mark.parametrize(("name", "row"), [("ppo", "segment"), ("dpo", "dpo_row")])
-def test_a_lora_row_trains_adapters_and_leaves_a_merged_model(
-    pipeline: Pipeline, tmp_path: Path, name: str, row: str
-) -> None:
-    result = pipeline.run(name, tmp_path / "out", settings=lora_row(tmp_path, row, LORA))
+@pytest.mark.parametrize("name", ["segment", "dpo"])
+def test_a_lora_row_trains_adapters_and_leaves_a_merged_model(golden: SharedRuns, tmp_path: Path, name: str) -> None:
+    result = golden.run(name, row=lora_row(name), out=tmp_path / "out")
     weights = load_file(result / "model" / "model.safetensors")
-    sft = load_file(pipeline.result("sft") / "model" / "model.safetensors")
+    sft = load_file(golden.result("sft") / "model" / "model.safetensors")
     assert weights.keys() == sft.keys()
     changed = {weight for weight in sft if not (weights[weight] == sft[weight]).all()}
     assert changed
     assert all("_proj" in weight for weight in changed)
     assert not list((result / "model").glob("adapter*"))
-    if name == "ppo":
+    if name == "segment":
         first = json.loads((result / "history.jsonl").read_text().splitlines()[0])
         assert first["kl"] == pytest.approx(0, abs=1e-4)
         assert first["logprob_gap_max"] < 1e-4
 
 
 def test_a_lora_row_that_is_killed_and_started_again_ends_as_one_never_killed(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: SharedRuns, tmp_path: Path
 ) -> None:
-    settings = lora_row(tmp_path, "segment", LORA)
-    plain = digest(pipeline.run("ppo", tmp_path / "a", settings=settings))
-    monkeypatch.chdir(tmp_path)
+    row = lora_row("segment")
+    plain = digest(golden.run("segment", row=row, out=tmp_path / "a"))
     with killed_at_a_checkpoint():
-        pipeline.run("ppo", tmp_path / "b", settings=settings)
-    assert digest(pipeline.run("ppo", tmp_path / "b", settings=settings)) == plain
+        golden.run("segment", row=row, out=tmp_path / "b")
+    assert digest(golden.run("segment", row=row, out=tmp_path / "b")) == plain

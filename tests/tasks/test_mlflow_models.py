@@ -24,23 +24,24 @@ from tasks.tracking.mirror import Mirror
 from tasks.tracking.model_folder import opening, write_model
 from tasks.tracking.outcomes import RowOutcome, TrackedStage
 from tests.small_repository import clean_environment, command
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import SharedRuns
 from tests.test_documentation import ROOT, blocks, text_of
 
-#: Runs of the tiny pipeline with their kinds of stages.
+#: Names of a reward model and a policy with their kinds of stages; golden runs by name.
 KINDS = {"reward_model": "reward_model", "ppo": "policy"}
+GOLDEN = {"data": "dialogue", "sft": "sft", "reward_model": "model-segment", "ppo": "segment"}
 Load = Callable[..., Any]
 
 
 @pytest.fixture
-def project(pipeline: Pipeline, tmp_path: Path) -> Path:
+def project(golden: SharedRuns, tmp_path: Path) -> Path:
     """A clone that has the results of a reward model and a policy, and what they read."""
     root = tmp_path / "project"
-    for name in ("data", "sft", *KINDS):
-        shutil.copytree(pipeline.out(name), root / "results" / name)
+    places = {str(golden.result(run)): f"results/{name}/result" for name, run in GOLDEN.items()}
+    for name, run in GOLDEN.items():
+        shutil.copytree(golden.out(run), root / "results" / name)
         file = root / "results" / name / "record" / "record.json"
         record = read_json(file)
-        places = {str(pipeline.result(each)): f"results/{each}/result" for each in ("data", "sft", *KINDS)}
         inputs = {places.get(path, path): value for path, value in record["inputs"].items()}
         file.unlink()
         write_json(file, record | {"inputs": inputs})
@@ -76,10 +77,10 @@ def pairs(project: Path) -> pd.DataFrame:
     return pd.DataFrame(texts, columns=["prompt", "response"], index=range(7, 7 + len(texts)))
 
 
-def test_a_reward_model_scores_as_the_stages_do(pipeline: Pipeline, project: Path, load: Load) -> None:
+def test_a_reward_model_scores_as_the_stages_do(golden: SharedRuns, project: Path, load: Load) -> None:
     table = pairs(project)
     rewards = load("reward_model").predict(table.assign(other=1))
-    scorer = TrainedScorer.load(pipeline.result("reward_model"))
+    scorer = TrainedScorer.load(golden.result("model-segment"))
     expected = scorer([{"prompt": prompt} for prompt in table["prompt"]], list(table["response"]))
     assert max(expected) - min(expected) > 1e-2
     assert list(rewards.columns) == ["reward"]
@@ -88,10 +89,10 @@ def test_a_reward_model_scores_as_the_stages_do(pipeline: Pipeline, project: Pat
     assert list(rewards.index) == list(table.index)
 
 
-def test_a_policy_answers_greedily_or_by_a_seed(pipeline: Pipeline, project: Path, load: Load) -> None:
+def test_a_policy_answers_greedily_or_by_a_seed(golden: SharedRuns, project: Path, load: Load) -> None:
     table = pairs(project)[:6]
-    model, folder = load("ppo", **{"evaluation.max_new_tokens": "9"}), pipeline.result("ppo") / "model"
-    encoder = load_encoder(pipeline.result("data"), folder)
+    model, folder = load("ppo", **{"evaluation.max_new_tokens": "9"}), golden.result("segment") / "model"
+    encoder = load_encoder(golden.result("dialogue"), folder)
     policy, rows = load_policy(folder, encoder), [{"prompt": prompt} for prompt in table["prompt"]]
 
     def own(temperature: float, seed: int = 0) -> list[str]:
@@ -147,7 +148,7 @@ def test_an_absent_result_is_named_with_the_command_that_fetches_it(
         load("reward_model")
 
 
-def test_a_reward_model_that_is_asked_has_nothing_to_load(load: Load, pipeline: Pipeline, project: Path) -> None:
+def test_a_reward_model_that_is_asked_has_nothing_to_load(load: Load, golden: SharedRuns, project: Path) -> None:
     (project / "results/reward_model/result/zero_shot.json").write_text("{}")
     with pytest.raises(RecipeError, match="has no weights to load"):
         load("reward_model")
@@ -160,7 +161,7 @@ def test_chain_of_hindsight_answers_behind_its_good_words() -> None:
 
 
 @pytest.mark.platform
-def test_the_example_of_the_documentation_runs_in_a_clone(pipeline: Pipeline, project: Path) -> None:
+def test_the_example_of_the_documentation_runs_in_a_clone(golden: SharedRuns, project: Path) -> None:
     environment = clean_environment(MLFLOW_TRACKING_URI=f"sqlite:///{project}/mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", environment["MLFLOW_TRACKING_URI"])
@@ -180,7 +181,7 @@ def test_the_example_of_the_documentation_runs_in_a_clone(pipeline: Pipeline, pr
         example += f"mlflow.pyfunc.load_model('runs:/{found.run_id}/model')\n"
     said = command(sys.executable, "-c", example, root=project, PYTHONPATH=str(ROOT)).stdout
     table = {column: values["0"] for column, values in json.loads(said.splitlines()[-1]).items()}
-    expected = TrainedScorer.load(pipeline.result("reward_model"))([{"prompt": table["prompt"]}], [table["response"]])
+    expected = TrainedScorer.load(golden.result("model-segment"))([{"prompt": table["prompt"]}], [table["response"]])
     assert table["reward"] == pytest.approx(expected[0], abs=1e-6)
     assert table["greedy"] != table["sampled"]
     assert not [path for path in (project / "mlruns").rglob("*") if path.suffix in (".safetensors", ".pkl")]

@@ -149,12 +149,12 @@ def test_columns_of_parquet_that_json_has_not_are_texts(tmp_path: Path) -> None:
 
 
 def test_a_dialogue_of_nectar_is_taken_apart(tmp_path: Path) -> None:
-    from rlhf_core.data.encoding import messages_of
+    from rlhf_core.data.dialogue import prompt_messages
 
     [record] = records(write(tmp_path / "pairs.jsonl", row_of("Nectar")))
-    assert messages_of(record) == [user("Why?")]
+    assert prompt_messages(record) == [user("Why?")]
     [record] = records(write(tmp_path / "pairs.jsonl", row_of("SHP")))
-    assert messages_of(record) == [user("Why?")], "its history is the prompt"
+    assert prompt_messages(record) == [user("Why?")], "its history is the prompt"
 
 
 def test_a_table_json_lines_under_another_name_and_arrow_are_read(tmp_path: Path) -> None:

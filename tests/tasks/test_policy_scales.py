@@ -13,8 +13,7 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.recipe import parse_recipe
 from tasks.params.policy import PolicyScale, reward_training
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
-from tests.tasks.golden_settings import NO_CRITIC, ROWS, SCALES
-from tests.tasks.tiny_pipeline import SUPERVISED
+from tests.tasks.golden_settings import NO_CRITIC, ROWS, SCALES, SUPERVISED
 
 
 def scale_of(**changes: Any) -> PolicyScale:

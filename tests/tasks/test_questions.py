@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.grading import extract_answer, is_right, question_prompt
 from tasks import prepare
@@ -75,7 +75,7 @@ def test_messages_of_a_question_are_not_asked_in_place_of_its_prompt(tmp_path: P
     for name in ("questions", "sft", "prompts"):
         for row in read_jsonl(made / f"{name}.jsonl"):
             number = int(row["id"].removeprefix("sum-"))
-            assert [one["content"] for one in messages_of(row)] == [question_prompt(f"What is {number} + 1?", None)]
+            assert [one["content"] for one in prompt_messages(row)] == [question_prompt(f"What is {number} + 1?", None)]
 
 
 def test_sets_are_mixed_before_questions_are_held_out_the_same_way_again(tmp_path: Path) -> None:

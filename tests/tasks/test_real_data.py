@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_core.data.encoding import messages_of
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.slices import sentences
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
@@ -19,7 +19,8 @@ from tasks import prepare
 from tasks.commands.explain import explain
 from tasks.data_specs.long_form import labels_of, shortened_prompt
 from tasks.running.artifacts import read_json, read_jsonl
-from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
+from tests.tasks.golden_runs import SETTINGS, GoldenRuns, with_upstream
+from tests.tasks.golden_settings import SUPERVISED
 
 SET = "hh_helpful"
 QA = {
@@ -58,43 +59,43 @@ def prepared(root: Path, spec: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def real(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def real(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> GoldenRuns:
     root = tmp_path_factory.mktemp("real")
     data = {
         "source": "directory", "directory": shortened(real_data, root / "files", {SET: 240}), "template": "plain",
         "limits": {"prompt": 96, "total": 192}, "preference": [SET], "validation_share": 0.1, "benchmark_rows": 8,
     }  # fmt: skip
     changes = {
-        "data": data,
+        "data/dialogue": data,
         "tokenizer": {"vocabulary": 600},
         "backbone": {**SETTINGS["backbone"], "training": {**SUPERVISED, "learning_rate": 2.0e-2}},
         "evaluation": {"max_new_tokens": 12, "task_tokens": 8, "judge": None},
     }
-    made = Pipeline(root).write({**SETTINGS, **changes})
-    for name in ("data", "tokenizer", "sft", "entropies", "reward_model", "normaliser", "ppo", "dpo"):
+    made = GoldenRuns(root).write(changes)
+    for name in with_upstream(["segment", "dpo"]):
         made.run(name)
     return made
 
 
-def test_real_pairs_become_every_set_and_policies_are_trained_on_them(real: Pipeline) -> None:
-    facts = read_json(real.result("data") / "data.json")
+def test_real_pairs_become_every_set_and_policies_are_trained_on_them(real: GoldenRuns) -> None:
+    facts = read_json(real.result("dialogue") / "data.json")
     rows = facts["rows"]
     assert rows["preference.train"] + rows["preference.validation"] == 240
     assert rows["preference.validation"] == rows["sft.validation"] == 24
     assert rows["benchmarks/alpaca"] == 8
     assert set(facts["digests"]) == {f"{SET}.train.jsonl", f"{SET}.test.jsonl"}
     assert str(real.root) not in json.dumps(facts)
-    held_out = {row["prompt"] for row in real.rows("data", "preference.ood.jsonl")}
-    assert {row["turns"][0] for row in real.rows("data", "benchmarks/alpaca.jsonl")} <= held_out
-    assert real.metrics("sft")["prompts_cut"] > 0
-    tokenizer, text = load_tokenizer(real.result("tokenizer")), "A café in Zürich: 12 €, naïve — 東京 🙂"
+    held_out = {row["prompt"] for row in real.read("dialogue", "preference.ood.jsonl")}
+    assert {row["turns"][0] for row in real.read("dialogue", "benchmarks/alpaca.jsonl")} <= held_out
+    assert real.read("sft")["prompts_cut"] > 0
+    tokenizer, text = load_tokenizer(real.result("dialogue-tokenizer")), "A café in Zürich: 12 €, naïve — 東京 🙂"
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-    for name in ("ppo", "dpo"):
-        assert len(real.rows(name, "generations.jsonl")) == 8
-        assert not {"alpaca_wr", "true_reward"} & set(real.metrics(name))
-    assert all(row["true_reward"] is None for row in real.rows("ppo", "rollouts.jsonl"))
-    row = real.rows("data", "preference.ood.jsonl")[0]
-    found = explain(real.result("reward_model"), row["prompt"], row["chosen"])
+    for name in ("segment", "dpo"):
+        assert len(real.read(name, "generations.jsonl")) == 8
+        assert not {"alpaca_wr", "true_reward"} & set(real.read(name))
+    assert all(row["true_reward"] is None for row in real.read("segment", "rollouts.jsonl"))
+    row = real.read("dialogue", "preference.ood.jsonl")[0]
+    found = explain(real.result("model-segment"), row["prompt"], row["chosen"])
     values = [value for *_, value in found["segments"]]
     assert found["total"] == pytest.approx(sum(values) / len(values), abs=1e-5)
 
@@ -140,7 +141,7 @@ def test_messages_of_a_sentence_are_not_asked_in_place_of_it(tmp_path: Path) -> 
     data, _ = prepared(tmp_path, translations(tmp_path, rows))
     for name in ("sft", "prompts", "preference.train", "benchmarks/alpaca"):
         for row in read_jsonl(data / f"{name}.jsonl"):
-            (asked,) = messages_of({"prompt": row["source_text"], **row})
+            (asked,) = prompt_messages({"prompt": row["source_text"], **row})
             assert asked["content"] == row["source_text"]
 
 

@@ -22,7 +22,7 @@ from tasks.reevaluation.history import RECORDS, restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tests.small_repository import command
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import SharedRuns
 
 #: A schedule of settings that no deployment reads.
 NIGHTLY = Schedule("0 3 * * *")
@@ -32,8 +32,8 @@ LAST = {"digest": "m", "benchmarks": {"alpaca": {"digest": "b"}}, "judge": {"dig
 SAME = {"model": "m", "benchmarks": {"alpaca": "b"}, "judge": "j", "now": DAY, "drift_days": 7}
 
 
-def model(pipeline: Pipeline, run: str) -> dict[str, str]:
-    result = pipeline.result(run)
+def model(golden: SharedRuns, run: str) -> dict[str, str]:
+    result = golden.result(run)
     return {"name": "policy", "alias": "champion", "version": "1", "digest": digest(result), "result": str(result)}
 
 
@@ -49,27 +49,27 @@ def test_it_runs_when_something_changed_or_a_check_is_due_and_says_why() -> None
     assert why(now=7 * DAY) == ["a drift check is due"]
 
 
-def test_records_follow_a_model_through_changes(pipeline: Pipeline, tmp_path: Path) -> None:
-    first = reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=0.0)
+def test_records_follow_a_model_through_changes(golden: SharedRuns, tmp_path: Path) -> None:
+    first = reevaluate(tmp_path, SETTINGS, model(golden, "segment"), now=0.0)
     assert first["reasons"] == ["first evaluation"]
     assert set(first["benchmarks"]) == {"alpaca", "arena", "ood", "mtbench"}
     assert first["changes"] == {}
     assert first["canary"]["verdict"] == "first"
 
-    assert reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=DAY) == {"reasons": []}
+    assert reevaluate(tmp_path, SETTINGS, model(golden, "segment"), now=DAY) == {"reasons": []}
 
-    check = reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=8 * DAY)
+    check = reevaluate(tmp_path, SETTINGS, model(golden, "segment"), now=8 * DAY)
     assert check["reasons"] == ["a drift check is due"]
     assert check["benchmarks"] == first["benchmarks"]
     assert check["canary"]["verdict"] == "no drift"
     assert check["canary"]["agreement"] == 1.0
 
-    other = reevaluate(tmp_path, SETTINGS, model(pipeline, "dpo"), now=9 * DAY)
+    other = reevaluate(tmp_path, SETTINGS, model(golden, "dpo"), now=9 * DAY)
     assert other["reasons"] == ["the model changed"]
     assert {change["since"] for change in other["changes"].values()} == {2}
     assert other["changes"]["alpaca"]["n"] == 4
 
-    back = reevaluate(tmp_path, SETTINGS, model(pipeline, "ppo"), now=10 * DAY)
+    back = reevaluate(tmp_path, SETTINGS, model(golden, "segment"), now=10 * DAY)
     assert back["benchmarks"]["alpaca"]["scores"] == first["benchmarks"]["alpaca"]["scores"]
     files = sorted(path.name for path in (tmp_path / RECORDS / "policy@champion").iterdir())
     assert files == ["000001.json", "000002.json", "000003.json", "000004.json", "canary.json"]
@@ -84,8 +84,8 @@ def test_a_regression_is_an_alert_with_its_interval() -> None:
     assert found[0]["text"] == "m@champion lost 0.200 on alpaca (-0.300 to -0.100, 50 items) since record 3"
 
 
-def test_another_result_than_the_registry_names_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
-    wrong = model(pipeline, "ppo") | {"digest": "0" * 64}
+def test_another_result_than_the_registry_names_is_refused(golden: SharedRuns, tmp_path: Path) -> None:
+    wrong = model(golden, "segment") | {"digest": "0" * 64}
     with pytest.raises(DataError, match=r"not the result that policy@champion names.*rewardsmith promote"):
         reevaluate(tmp_path, SETTINGS, wrong, now=0.0)
 

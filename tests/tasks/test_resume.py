@@ -22,25 +22,24 @@ from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tasks.running.launch import PROCESSES_VARIABLE
 from tasks.running.progress import WORK
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import SETTINGS, Given, SharedRuns, changed, module
+from tests.tasks.golden_settings import SIZES
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.
-LONGER = {
-    "backbone": {"training": {**SETTINGS["backbone"]["training"], "epochs": 4}},
-    "reward_model_scale": {"epochs": 8},
-    "ppo": {
-        "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 6, "epochs": 2, "critic_warmup": 1, "replay": 2},
+POLICY = {
+    "scale": {
+        **SETTINGS["policy/ppo"],
+        "optimiser": {**SIZES, "iterations": 6, "epochs": 2, "critic_warmup": 1, "replay": 2},
         "checkpoints": 5,
-    },
-    "dpo": {"optimiser": {**SETTINGS["dpo"]["optimiser"], "epochs": 8}},
+    }
 }
-#: The argument and the file of each stage's longer settings.
-STAGES = {
-    "sft": ("spec", "backbone"),
-    "reward_model": ("scale", "reward_model_scale"),
-    "ppo": ("scale", "ppo"),
-    "par": ("scale", "ppo"),  # its shaping has running statistics, and its rollouts go through a buffer
-    "dpo": ("scale", "dpo"),
+#: Settings by argument of each golden run.
+LONGER: dict[str, dict[str, Given]] = {
+    "sft": {"spec": changed("backbone", "training.epochs", 4)},
+    "model-segment": {"scale": changed("training", "epochs", 8)},
+    "segment": POLICY,
+    "segment-par": POLICY,  # its shaping has running statistics, and its rollouts go through a buffer
+    "dpo": {"scale": changed("policy/dpo", "optimiser.epochs", 8)},
 }
 SEED = 2
 ROOT = Path(__file__).parents[2]
@@ -152,27 +151,21 @@ def killed_and_restarted(start: Callable[[], Running], folder: Path, rng: random
         return made
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
-    """Settings files of longer runs, by the stage's argument."""
-    longer = Pipeline(tmp_path / "longer").write({name: SETTINGS[name] | more for name, more in LONGER.items()})
-    return lambda name: {STAGES[name][0]: longer.settings(STAGES[name][1])}
+def longer(golden: SharedRuns, name: str, out: Path) -> list[str]:
+    return golden.command_line(name, **LONGER[name], out=out, seed=SEED)
 
 
-@pytest.mark.parametrize("name", [name for name in STAGES if name != "ppo"])  # killed in two ranks below
+@pytest.mark.parametrize("name", [name for name in LONGER if name != "segment"])  # killed in two ranks below
 def test_a_killed_stage_ends_as_one_never_killed(
-    pipeline: Pipeline,
-    tmp_path: Path,
-    settings: Callable[[str], dict[str, Path]],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    golden: SharedRuns, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    never = pipeline.run(name, tmp_path / "never", seed=SEED, settings=settings(name))
+    import_module(module(name)).main(longer(golden, name, tmp_path / "never"))
+    never = tmp_path / "never" / "result"
     assert not checkpoints(tmp_path), "without kills and with the default interval nothing is saved"
     out = tmp_path / "killed"
-    module, line = pipeline.arguments(name, out, SEED, settings(name))
-    made = killed_and_restarted(partial(Forked, module, line, tmp_path), tmp_path, random.Random(f"kill {name}"), 3)
+    start = partial(Forked, module(name), longer(golden, name, out), tmp_path)
+    made = killed_and_restarted(start, tmp_path, random.Random(f"kill {name}"), 3)
     log = (tmp_path / "log").read_text()
     assert made >= 2, log
     assert log.count("continues after step") == made, log
@@ -186,15 +179,12 @@ def test_a_killed_stage_ends_as_one_never_killed(
 
 
 @pytest.mark.platform
-@pytest.mark.parametrize("name", ["ppo"])
-def test_a_killed_stage_of_two_ranks_ends_as_one_never_killed(
-    pipeline: Pipeline, tmp_path: Path, settings: Callable[[str], dict[str, Path]], name: str
-) -> None:
+@pytest.mark.parametrize("name", ["segment"])
+def test_a_killed_stage_of_two_ranks_ends_as_one_never_killed(golden: SharedRuns, tmp_path: Path, name: str) -> None:
     (tmp_path / "whole").mkdir()
     outputs = []
     for folder, kills in ((tmp_path / "whole", 0), (tmp_path, 2)):
-        module, line = pipeline.arguments(name, folder / "out", SEED, settings(name))
-        start = partial(TwoRanks, module, line, folder)
+        start = partial(TwoRanks, module(name), longer(golden, name, folder / "out"), folder)
         assert killed_and_restarted(start, folder, random.Random(f"ranks {name}"), kills) == kills
         outputs.append(folder / "out" / "result")
     assert (tmp_path / "log").read_text().count("continues after step") == 2

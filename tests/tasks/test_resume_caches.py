@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tasks import policy
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.golden_runs import SETTINGS, SharedRuns
 from tests.tasks.killing import Killed
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 from tests.tool_server import ToolServer
 
 OWN_REWARD = """
@@ -66,8 +65,8 @@ def judge() -> Iterator[FickleJudge]:
     made.server.server_close()
 
 
-def settings_of(folder: Path, judge: FickleJudge) -> dict[str, Path]:
-    row = dict(SETTINGS["segment"])
+def settings_of(folder: Path, judge: FickleJudge) -> dict[str, dict[str, Any]]:
+    row = dict(SETTINGS["row/segment"])
     model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
     own = {"function": "own_grammar:grammar", "gives": "sequence", "credit": "last_token", "name": "grammar"}
     asked = {
@@ -75,17 +74,14 @@ def settings_of(folder: Path, judge: FickleJudge) -> dict[str, Path]:
         "use_logprobs": False,
         "cache_path": str(folder / "judge.jsonl"),
     }  # fmt: skip
-    files = {
+    return {
         "row": {**row, "components": [model, own]},
         "evaluation": {**SETTINGS["evaluation"], "judge": asked},
     }
-    for name, values in files.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    return {name: folder / f"{name}.yaml" for name in files}
 
 
 def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
-    pipeline: Pipeline, tmp_path: Path, judge: FickleJudge, monkeypatch: pytest.MonkeyPatch
+    golden: SharedRuns, tmp_path: Path, judge: FickleJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_grammar.py").write_text(OWN_REWARD)
     monkeypatch.chdir(tmp_path)
@@ -99,7 +95,7 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
             folder = tmp_path / name
             folder.mkdir(exist_ok=True)
             monkeypatch.setenv("OWN_CACHE", str(folder / "tool.jsonl"))
-            return pipeline.run("ppo", folder / "out", settings=settings_of(folder, judge))
+            return golden.run("segment", **settings_of(folder, judge), out=folder / "out")
 
         never = {path.name: digest(path) for path in run("never").iterdir()}
         asked = tool.calls, judge.calls

@@ -12,19 +12,17 @@ import pytest
 from tasks import sft
 from tasks.running.artifacts import digest
 from tasks.running.reused_training import FOLDER
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import GoldenRuns, SharedRuns
 
 TAKEN = "trained by another stage: continues after step"
 
 
 @pytest.fixture(scope="module")
-def made(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def made(golden: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> GoldenRuns:
     """Data and tokenizer, and the same data with other labels and another world."""
-    made = Pipeline(tmp_path_factory.mktemp("pipeline")).write(SETTINGS)
-    for name in ("data", "tokenizer"):
-        shutil.copytree(pipeline.out(name), made.out(name))
+    made = GoldenRuns(tmp_path_factory.mktemp("runs")).write().copy(golden, "dialogue", "dialogue-tokenizer")
     relabelled = made.root / "results" / "relabelled" / "result"
-    shutil.copytree(made.result("data"), relabelled)
+    shutil.copytree(made.result("dialogue"), relabelled)
     rows = [json.loads(line) for line in (relabelled / "preference.train.jsonl").read_text().splitlines()]
     swapped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
     (relabelled / "preference.train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in swapped))
@@ -38,16 +36,14 @@ def made(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Pipeli
 
 
 @pytest.fixture
-def train(made: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def train(made: GoldenRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Trains in a tree; returns the result."""
 
-    def run(tree: str, name: str, data: str = "data", seed: int = 0) -> Path:
+    def run(tree: str, name: str, data: str = "", seed: int = 0) -> Path:
         (tmp_path / tree).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / tree)
-        _, line = made.arguments("sft", Path(name), seed)
-        place = line.index("--data") + 1
-        line[place] = str(made.result(data))
-        sft.main(line)
+        folder = made.root / "results" / data / "result" if data else made.result("dialogue")
+        sft.main(made.command_line("sft", data=folder, out=name, seed=str(seed)))
         return tmp_path / tree / name / "result"
 
     return run
@@ -69,13 +65,13 @@ def test_a_relabelled_data_set_takes_the_training_and_has_an_evaluation_of_its_o
 
 
 def test_another_seed_or_other_texts_are_another_training(
-    made: Pipeline, train: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: GoldenRuns, train: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sharing" / FOLDER).mkdir(parents=True)
     train("sharing", "first")
     train("sharing", "seed", seed=1)
     other = made.root / "results" / "other" / "result"
-    shutil.copytree(made.result("data"), other, dirs_exist_ok=True)
+    shutil.copytree(made.result("dialogue"), other, dirs_exist_ok=True)
     lines = (other / "sft.jsonl").read_text().splitlines(keepends=True)
     (other / "sft.jsonl").write_text("".join(lines[:-1]))
     train("sharing", "texts", "other")

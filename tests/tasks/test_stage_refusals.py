@@ -13,9 +13,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
-from tests.tasks.golden_runs import RUNS, SETTINGS, Given, SharedRuns
+from tests.tasks.golden_runs import RESULTS, RUNS, SCALE, SETTINGS, Given, SharedRuns, changed
 from tests.tasks.golden_settings import HOLISTIC
-from tests.tasks.tiny_pipeline import changed
 
 Row = dict[str, Any]
 
@@ -25,14 +24,9 @@ def row(name: str, **values: Any) -> Row:
     return {**SETTINGS[f"row/{name}"], **values}
 
 
-def settings(name: str, path: str, value: Any) -> Row:
-    """Returns golden settings with the value at a dotted path replaced."""
-    return changed(SETTINGS[name], path, value)
-
-
 def result(name: str) -> str:
     """Returns the result of a golden run as command lines state it."""
-    return f"{SharedRuns.out(name)}/result"
+    return f"{RESULTS}/{SCALE}/{RUNS[name].place}/result"
 
 
 PAR = {"kind": "par", "references": 2}
@@ -68,7 +62,7 @@ MISFITS: list[tuple[str, dict[str, Given], str]] = [
     ),
     (
         "segment",
-        {"row": settings("row/segment", "readout.segmenter.cutoff", "9")},
+        {"row": changed("row/segment", "readout.segmenter.cutoff", "9")},
         "entropy cutoff 9 is not among .*Add it to `cutoffs`",
     ),
     ("dialogue-tokenizer", {"spec": {"vocabulary": 20, "full_byte_alphabet": False}}, "vocab_size 20 is too small"),
@@ -184,7 +178,7 @@ def test_numbers_that_diverge_leave_an_earlier_result_in_place(
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "metrics.json").write_text("{}")
     with pytest.raises(NumericsError, match=message):
-        golden.run(name, **{argument: settings(str(RUNS[name].settings[argument]), path, 1e30)}, out=tmp_path)
+        golden.run(name, **{argument: changed(str(RUNS[name].settings[argument]), path, 1e30)}, out=tmp_path)
     assert {p.name for p in tmp_path.iterdir()} - {"diverged.json"} == {"result"}
     assert [p.name for p in (tmp_path / "result").iterdir()] == ["metrics.json"]
 

@@ -1,4 +1,4 @@
-"""Promises of every stage, on the tiny pipeline."""
+"""Promises of every stage, on the tiny golden."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import pytest
 from tasks import prepare
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, headlines
 from tasks.running.artifacts import digest, read_json
-from tests.tasks.golden_runs import RUNS, SETTINGS, SharedRuns
-from tests.tasks.test_stage_refusals import settings
-from tests.tasks.tiny_pipeline import Pipeline
+from tests.tasks.golden_runs import RUNS, SETTINGS, SharedRuns, changed
 
 RECORDED = {
     "stage", "version", "seconds", "startup_seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu",
@@ -32,7 +30,7 @@ FIRST = {run.stage: name for name, run in reversed(RUNS.items()) if run.stage !=
 @pytest.mark.parametrize("stage", FIRST)
 def test_a_stage_leaves_result_record_and_headline_metrics_and_nothing_else(golden: SharedRuns, stage: str) -> None:
     name = FIRST[stage]
-    out, result = golden.made(name).root / golden.out(name), golden.result(name)
+    out, result = golden.out(name), golden.result(name)
     headline = {HEADLINE_FILE} if stage in HEADLINES else set()
     assert {path.name for path in out.iterdir()} == {"result", "record"} | headline
     record = read_json(out / "record" / "record.json")
@@ -51,14 +49,14 @@ def test_the_headline_is_the_first_six_metrics_of_the_stage() -> None:
 def test_dropout_repeats_by_seed(golden: SharedRuns, tmp_path: Path) -> None:
     golden.made("sft")
     for name in "ab":
-        golden.run("sft", spec=settings("backbone", "architecture.attention_dropout", 0.3), out=tmp_path / name)
+        golden.run("sft", spec=changed("backbone", "architecture.attention_dropout", 0.3), out=tmp_path / name)
     first, again = (digest(tmp_path / name / "result") for name in "ab")
     assert first == again != digest(golden.result("sft"))
 
 
-def test_a_run_removes_what_a_killed_run_left(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_run_removes_what_a_killed_run_left(golden: SharedRuns, tmp_path: Path) -> None:
     (tmp_path / ".partial-123" / "result").mkdir(parents=True)
-    pipeline.run("entropies", tmp_path)
+    golden.run("entropies", out=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"result", "record"}
 
 
@@ -79,10 +77,10 @@ def test_reward_models_and_a_function_of_the_users_own_add_up(golden: SharedRuns
     assert sum(parts["brevity"]) == pytest.approx(-len(first["tokens"]) / 50)
 
 
-def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, tmp_path: Path) -> None:
-    module, line = pipeline.arguments("data", tmp_path / "out")
+def test_another_stage_version_is_refused_with_exit_code_2(golden: SharedRuns, tmp_path: Path) -> None:
+    line = golden.command_line("dialogue", out=tmp_path / "out")
     done = subprocess.run(
-        [sys.executable, "-m", module, *line, "--stage-version", "999"],
+        [sys.executable, "-m", "tasks.prepare", *line, "--stage-version", "999"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

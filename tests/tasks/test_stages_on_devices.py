@@ -18,8 +18,8 @@ from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.running import device_settings, launch, stage
 from tasks.running.device_settings import apply_supervised_device_settings
+from tests.tasks.golden_runs import SETTINGS, GoldenRuns, SharedRuns
 from tests.tasks.test_precision_rows import dtypes
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 SIZES = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -45,27 +45,26 @@ def resolved(out: Path) -> dict[str, Any]:
     return found
 
 
-def changed(pipeline: Pipeline, root: Path, **settings: dict[str, Any]) -> Pipeline:
-    """The tiny pipeline with its results so far, and other settings."""
-    made = Pipeline(root).write({**SETTINGS, **{name: {**SETTINGS[name], **own} for name, own in settings.items()}})
-    for name in ("data", "tokenizer", "sft", "entropies", "reward_model", "normaliser", "ppo"):
-        shutil.copytree(pipeline.out(name), made.out(name))
-    return made
+def changed(golden: SharedRuns, root: Path, **settings: dict[str, Any]) -> GoldenRuns:
+    """Golden runs with their results so far, and other settings."""
+    made = GoldenRuns(root).write({name: {**SETTINGS[name], **own} for name, own in settings.items()})
+    names = ("dialogue", "dialogue-tokenizer", "sft", "entropies", "model-segment", "fit-segment", "segment")
+    return made.copy(golden, *names)
 
 
-def test_a_stage_on_the_cpu_records_that_nothing_is_changed(pipeline: Pipeline) -> None:
+def test_a_stage_on_the_cpu_records_that_nothing_is_changed(golden: SharedRuns) -> None:
     expected = {"precision": "float32", "attention": "sdpa", "tf32": False, "gradient_checkpointing": False}
-    for name in ("sft", "reward_model", "ppo", "dpo"):
-        assert resolved(pipeline.out(name)) == {**expected, "padding_free": False, "processes": 1}
-    assert "resolved" not in json.loads((pipeline.out("tokenizer") / "record" / "record.json").read_text())
+    for name in ("sft", "model-segment", "segment", "dpo"):
+        assert resolved(golden.out(name)) == {**expected, "padding_free": False, "processes": 1}
+    assert "resolved" not in golden.record("dialogue-tokenizer")
 
 
 def test_a_stage_on_a_gpu_with_bf16_leaves_bf16_weights_for_the_stages_after_it(
-    pipeline: Pipeline, tmp_path: Path, described: Any, capsys: pytest.CaptureFixture[str]
+    golden: SharedRuns, tmp_path: Path, described: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     described(CARD)
-    made = changed(pipeline, tmp_path)
-    for name in ("sft", "reward_model"):
+    made = changed(golden, tmp_path)
+    for name in ("sft", "model-segment"):
         shutil.rmtree(made.out(name))
         made.run(name)
         assert dtypes(made.result(name) / "model") == {"bfloat16"}
@@ -75,32 +74,32 @@ def test_a_stage_on_a_gpu_with_bf16_leaves_bf16_weights_for_the_stages_after_it(
 
 
 def test_layers_are_recomputed_where_they_do_not_fit_and_float32_is_kept_where_it_is_stated(
-    pipeline: Pipeline, tmp_path: Path, described: Any
+    golden: SharedRuns, tmp_path: Path, described: Any
 ) -> None:
     described(FULL)
-    made = changed(pipeline, tmp_path, backbone={"precision": "float32"})
+    made = changed(golden, tmp_path, backbone={"precision": "float32"})
     shutil.rmtree(made.out("sft"))
     made.run("sft")
     found = resolved(made.out("sft"))
     assert (found["precision"], found["tf32"], found["gradient_checkpointing"]) == ("float32", True, True)
-    assert made.rows("sft", "history.jsonl") == pipeline.rows("sft", "history.jsonl"), "the same numbers, on the CPU"
+    assert made.read("sft", "history.jsonl") == golden.read("sft", "history.jsonl"), "the same numbers, on the CPU"
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "place"),
-    [("sft", "backbone", "training"), ("reward_model", "reward_model_scale", ""), ("ppo", "ppo", "optimiser")],
+    [("sft", "backbone", "training"), ("model-segment", "training", ""), ("segment", "policy/ppo", "optimiser")],
 )
 def test_a_stage_without_padding_and_with_recomputed_layers_ends_near_the_plain_one(
-    pipeline: Pipeline, tmp_path: Path, name: str, settings: str, place: str
+    golden: SharedRuns, tmp_path: Path, name: str, settings: str, place: str
 ) -> None:
     asked = {"padding_free": True, "gradient_checkpointing": True}
     own = {place: {**SETTINGS[settings][place], **asked}} if place else asked
-    made = changed(pipeline, tmp_path, **{settings: own})
+    made = changed(golden, tmp_path, **{settings: own})
     shutil.rmtree(made.out(name))
     made.run(name)
     found = resolved(made.out(name))
     assert (found["padding_free"], found["gradient_checkpointing"]) == (True, True)
-    first, plain = (one.rows(name, "history.jsonl")[0] for one in (made, pipeline))
+    first, plain = (one.read(name, "history.jsonl")[0] for one in (made, golden))
     for metric in {"loss", "grad_norm", "policy_loss", "critic_grad_norm"} & plain.keys():
         assert first[metric] == pytest.approx(plain[metric], rel=1e-2, abs=1e-4), metric
 

@@ -20,7 +20,7 @@ from tasks.running.variables import (
 from tasks.tracking.mirror import tracking_uri
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+from tests.tasks.golden_runs import GoldenRuns
 
 SECRET = "hunter2"
 
@@ -81,9 +81,9 @@ def test_a_record_names_the_commit_of_its_own_tree_and_variables_of_arithmetic(t
     mine, others = small_repository.create(tmp_path / "mine"), tmp_path / "others"
     others.mkdir()
     command("git", "init", "-q", root=others)
-    pipeline = Pipeline(mine / "tiny").write(SETTINGS)
-    module, line = pipeline.arguments("data", mine / "out")
-    done = ran(mine, module, *line, GIT_DIR=str(others / ".git"), GIT_WORK_TREE=str(others), MKL_CBWR="COMPATIBLE")
+    line = GoldenRuns(mine / "tiny").write().command_line("dialogue", out=mine / "out")
+    of_git = {"GIT_DIR": str(others / ".git"), "GIT_WORK_TREE": str(others)}
+    done = ran(mine, "tasks.prepare", *line, **of_git, MKL_CBWR="COMPATIBLE")
     assert done.returncode == 0, done.stderr
     assert "note: MKL_CBWR=COMPATIBLE changes arithmetic" in done.stderr
     record = json.loads((mine / "out" / "record" / "record.json").read_text())

@@ -15,48 +15,32 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.vllm import engine
 from rlhf_core.models.vllm.environment import installed
 from tasks.running.artifacts import digest
+from tests.tasks.golden_runs import Given, GoldenRuns, changed, with_upstream
+from tests.tasks.golden_settings import NO_CRITIC, policy_scale
 from tests.tasks.killing import killed_at_a_checkpoint
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 pytestmark = pytest.mark.platform
 
-ROW = {
-    "title": "Brevity", "kind": "reward", "backbone": "tiny", "function": "tests.tasks.own_reward:brevity",
-    "gives": "sequence", "credit": "last_token", "optimiser": {"kind": "reinforce_plus_plus"},
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
-def vllm_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def vllm_runs(tmp_path_factory: pytest.TempPathFactory) -> GoldenRuns:
     """A backbone with heads of a size that vLLM computes on CPUs, and a row on a reward function."""
     try:
         installed()
     except RecipeError as error:
         pytest.skip(str(error))
-    scale = changed(SETTINGS["ppo"], "optimiser.critic_lr", None)
-    settings = {
-        **SETTINGS,
-        "backbone": changed(SETTINGS["backbone"], "architecture.head_dim", 32),
-        "loop": scale,
-        "vllm": changed(changed(scale, "sampling.engine", "vllm"), "optimiser.importance_cap", 2.0),
-        "answers": {**SETTINGS["evaluation"], "engine": "vllm"},
-        "row": ROW,
-    }
-    made = Pipeline(tmp_path_factory.mktemp("vllm")).write(settings)
-    for name in ("data", "tokenizer", "sft"):
+    backbone = changed("backbone", "architecture.head_dim", 32)
+    made = GoldenRuns(tmp_path_factory.mktemp("vllm")).write({"backbone": backbone})
+    for name in with_upstream(["sft"]):
         made.run(name)
     return made
 
 
-def run(pipeline: Pipeline, out: Path, scale: str, evaluation: str) -> Path:
-    """Returns the result of the row."""
-    from tasks import policy
-
-    given = {"row": "row", "scale": scale, "evaluation": evaluation}
-    line = [part for key, name in given.items() for part in (f"--{key}", str(pipeline.settings(name)))]
-    line += [part for name in ("data", "sft") for part in (f"--{name}", str(pipeline.result(name)))]
-    policy.main([*line, "--out", str(out), "--seed", "0"])
-    return out / "result"
+#: Settings of a policy and its evaluation whose engine is vLLM.
+VLLM: dict[str, Given] = {
+    "scale": policy_scale({**NO_CRITIC, "importance_cap": 2.0}, sampling={"max_new_tokens": 12, "engine": "vllm"}),
+    "evaluation": changed("evaluation", "engine", "vllm"),
+}
 
 
 def record(out: Path) -> dict[str, Any]:
@@ -69,11 +53,11 @@ def rows(result: Path, file: str) -> list[dict[str, Any]]:
 
 
 def test_a_row_ends_as_on_the_loop_and_a_kill_of_trainer_or_engine_changes_nothing(
-    vllm_pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vllm_runs: GoldenRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = run(vllm_pipeline, tmp_path / "loop", "loop", "evaluation")
-    result = run(vllm_pipeline, tmp_path / "a", "vllm", "answers")
+    expected = vllm_runs.run("function", out=tmp_path / "loop")
+    result = vllm_runs.run("function", **VLLM, out=tmp_path / "a")
     found = record(tmp_path / "a")
     assert found["engines"] == ["vllm"]
     assert found["versions"]["vllm"] == installed().version
@@ -91,7 +75,7 @@ def test_a_row_ends_as_on_the_loop_and_a_kill_of_trainer_or_engine_changes_nothi
     assert len(answers[0]) > 4
 
     with killed_at_a_checkpoint():
-        run(vllm_pipeline, tmp_path / "b", "vllm", "answers")
+        vllm_runs.run("function", **VLLM, out=tmp_path / "b")
     sample, killed = engine.Process.sample, list[int]()
 
     def killing(process: engine.Process, *given: Any) -> Any:
@@ -101,6 +85,6 @@ def test_a_row_ends_as_on_the_loop_and_a_kill_of_trainer_or_engine_changes_nothi
         return sample(process, *given)
 
     monkeypatch.setattr(engine.Process, "sample", killing)
-    assert digest(run(vllm_pipeline, tmp_path / "b", "vllm", "answers")) == digest(result)
+    assert digest(vllm_runs.run("function", **VLLM, out=tmp_path / "b")) == digest(result)
     (death,) = record(tmp_path / "b")["engine_deaths"]
     assert "engine 'vllm' of rank 0 died: it ended with code -9" in death

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,13 @@ def pair(number: int = 1, **changes: Any) -> dict[str, Any]:
         "source": "made up",
     }
     return {key: value for key, value in (row | changes).items() if value is not None}
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Writes rows as JSON Lines, compressed where the name says so; returns the path."""
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ KINDS = {
     "hh_helpful": "preference",
     "alpaca_eval": "benchmark",
     "alpaca_eval_outputs": "model_output",
-    "qa_feedback": "long_form",
+    "qa_feedback": "feedback",
     "gsm8k": "question",
     "wmt_es_en": "translation",
     "ewt_sentences": "sentences",

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.data.dialogue import render_dialogue
-from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines, write_jsonl
+from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
 from rlhf_core.data.quarantine import QuarantineSummary, Screening, find_faults
 from rlhf_core.data.schemas import LONGEST_TEXT, RECORD_TYPES, infer_record_type, record_type
 from rlhf_core.errors import DataError
@@ -28,7 +28,6 @@ VALID: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": "Q"},
     "sft": {"prompt": "Q", "response": "A"},
     "question": {"question": "Q", "choices": ["a", "b"], "solution": "", "answer": "b", "answer_index": 1},
-    "long_form": {"question": "Q", "passages": [["Title", "Sentence."]]},
     "feedback": {
         "question": "Q", "passages": [], "predictions": ["An answer."],
         "feedback": {"errors": [{"error type": "Irrelevant", "start": 0, "end": 2}], "missing_info": []},
@@ -36,7 +35,6 @@ VALID: dict[str, dict[str, Any]] = {
     "translation": {"source_lang": "es", "target_lang": "en", "source_text": "hola", "target_text": "hello"},
     "benchmark": {"category": "c", "turns": ["a", "b"], "reference": None},
     "code": {"question": "Q", "solution": "x = 1", "tests": ["assert x"]},
-    "judgement": {"benchmark": "alpaca", "preference": 1.5, "raw": "m", "valid": True},
     "model_output": {"question_id": "q", "generator": "g", "output": ""},
     "sentences": {"text": "One. Two.", "sentence_spans": [[0, 4], [5, 9]]},
 }  # fmt: skip
@@ -111,8 +109,7 @@ def test_a_record_has_every_required_field_and_may_have_others(name: str) -> Non
         ("question", {"answer_index": 2}, "answer_index", "does not point at the answer"),
         ("question", {"choices": ["b"]}, "choices", "not two or more texts"),
         ("question", {"choices": [*"bcdefghijklmnopqrstuvwxyz01"], "answer_index": 0}, "choices", MANY_CHOICES),
-        ("long_form", {"passages": [["Title", ""]]}, "passages", "not a list of passages, each [title, sentence, ...]"),
-        ("long_form", {"passages": "text"}, "passages", "not a list of passages, each [title, sentence, ...]"),
+        ("feedback", {"passages": [["Title", ""]]}, "passages", "not a list of passages, each [title, sentence, ...]"),
         (
             "feedback", {"feedback": {"errors": [{"start": 0, "end": 2}], "missing_info": []}}, "feedback",
             "not a mapping of errors (with error type, start and end) and missing_info",
@@ -123,8 +120,6 @@ def test_a_record_has_every_required_field_and_may_have_others(name: str) -> Non
         ("benchmark", {"reference": [1]}, "reference", "neither a text nor a list of non-empty texts"),
         ("code", {"tests": []}, "tests", "neither a text nor a list of non-empty texts"),
         ("code", {"tests": " "}, "tests", "neither a text nor a list of non-empty texts"),
-        ("judgement", {"score": math.nan, "preference": None}, "score", "not finite"),
-        ("judgement", {"valid": 1}, "valid", "neither true nor false"),
         ("sentences", {"sentence_spans": [[0, 4, 5]]}, "sentence_spans", "not a list of [start, end] pairs"),
         ("sentences", {"sentence_spans": [[5, 9], [0, 4]]}, "sentence_spans", "not in order within the text"),
         ("sentences", {"sentence_spans": [[0, 99]]}, "sentence_spans", "not in order within the text"),
@@ -175,13 +170,10 @@ def test_messages_ask_the_prompt_that_a_judge_reads(
     assert found == ([] if same else [(1, "messages", ANOTHER_PROMPT)])
 
 
-def test_the_later_of_equal_rows_is_bad_and_every_fault_of_a_row_is_kept() -> None:
+def test_the_later_of_equal_rows_is_bad_and_a_row_has_its_first_fault() -> None:
     assert faults("preference", pair(1), pair(2), pair(1, prompt="Another?")) == [(3, "id", "duplicate id")]
     assert faults("preference", pair(1, id=None), pair(2, id=None)) == [(1, "id", "missing"), (2, "id", "missing")]
-    games = [VALID["judgement"] | {"game": game} for game in (1, 2, 2)]
-    assert [fault[0] for fault in faults("judgement", *games)] == [3]
-    bad = find_faults([(4, pair(prompt="", chosen=3))], record_type("preference"))
-    assert (bad[0].row, bad[0].field, bad[0].others) == (4, "prompt", (("chosen", "not text"),))
+    assert faults("preference", pair(prompt="", chosen=3)) == [(1, "prompt", "empty")]
 
 
 JSON_VALUE = st.recursive(
@@ -258,22 +250,6 @@ def test_more_than_the_tolerated_share_is_refused_naming_the_first_rows(tmp_path
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-RECORDS = [{"id": "1", "text": "línea\u2028 one"}, {"id": "2", "text": "日本 🙂"}]
-
-
-@pytest.mark.parametrize("name", ["d.train.jsonl", "d.train.jsonl.gz"])
-def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
-    write_jsonl(tmp_path / name, RECORDS)
-    first = (tmp_path / name).read_bytes()
-    assert read_jsonl(tmp_path / name) == RECORDS
-    write_jsonl(tmp_path / name, RECORDS)
-    assert (tmp_path / name).read_bytes() == first
-    with pytest.raises(DataError, match="row 2"):
-        write_jsonl(tmp_path / name, [{"a": 1}, {"a": float("nan")}])
-    assert read_jsonl(tmp_path / name) == RECORDS, "a failed write leaves the old file"
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
 
 TWICE = b'{"a": 1, "a": 2}\n'
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,20 +7,19 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.dialogue import prompt_messages
-from rlhf_core.data.jsonl import write_jsonl
 from rlhf_core.data.quarantine import Screening
 from rlhf_core.data.selection import HubSet
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
 
-from .conftest import pair
+from .conftest import pair, write_rows
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_jsonl(tmp_path / "hh_helpful.train.jsonl.gz", [pair(n) for n in range(4)])
-    write_jsonl(tmp_path / "hh_helpful.test.jsonl", [pair(1)])
-    write_jsonl(tmp_path / "hh_harmless.train.jsonl", [pair(1)])
+    write_rows(tmp_path / "hh_helpful.train.jsonl.gz", [pair(n) for n in range(4)])
+    write_rows(tmp_path / "hh_helpful.test.jsonl", [pair(1)])
+    write_rows(tmp_path / "hh_harmless.train.jsonl", [pair(1)])
     (tmp_path / "README.md").write_text("not data")
     return tmp_path
 
@@ -49,15 +47,13 @@ def test_an_unknown_name_gets_suggestions(folder: Path, name: str, split: str, m
 def test_a_folder_that_does_not_exist_or_is_ambiguous_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
         DirectorySource(folder / "none").load("hh_helpful", "train")
-    write_jsonl(folder / "hh_helpful.test.jsonl.gz", [pair(1)])
+    write_rows(folder / "hh_helpful.test.jsonl.gz", [pair(1)])
     with pytest.raises(DataError, match="both plain and compressed"):
         DirectorySource(folder).load("hh_helpful", "test")
 
 
 def hub_rows(tmp_path: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
-    path = tmp_path / "theirs.json"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"train": str(path)}
+    return {"train": str(write_rows(tmp_path / "theirs.json", rows))}
 
 
 def their_row(number: int) -> dict[str, Any]:

@@ -8,22 +8,20 @@ from pathlib import Path
 import pytest
 
 from tasks.running.artifacts import fewer_rows, first_rows
-from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
+from tests.tasks.golden_runs import SharedRuns, changed
 
 
 def test_a_stage_that_takes_less_than_asked_says_so(
-    pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: SharedRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = tmp_path / "references.yaml"
-    asked.write_text(json.dumps(changed(SETTINGS["references"], "prompts", 1000)))
     out = tmp_path / "out"
-    pipeline.run("references", out, settings={"scale": asked})
-    file = pipeline.result("data") / "prompts.jsonl"
-    have = len(pipeline.rows("data", "prompts.jsonl"))
+    golden.run("references-segment", scale=changed("references", "prompts", 1000), out=out)
+    file = golden.result("dialogue") / "prompts.jsonl"
+    have = len(golden.read("dialogue", "prompts.jsonl"))
     text = f"prompts is 1000, but {file} has {have} rows; all of them are used"
     assert capsys.readouterr().err.count(f"warning: {text}\n") == 1
     assert json.loads((out / "record" / "record.json").read_text())["fewer_rows"] == [text]
-    assert "fewer_rows" not in pipeline.record("references")
+    assert "fewer_rows" not in golden.record("references-segment")
 
 
 def test_the_same_shortage_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
