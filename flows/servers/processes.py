@@ -159,8 +159,8 @@ def prepare_mlflow(settings: Settings) -> bool:
     text = AUTH.format(database=settings.database("auth"), user=USER, password=settings.password)
     with os.fdopen(
         os.open(settings.folder / "mlflow-auth.ini", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-    ) as file:
-        file.write(text)
+    ) as auth_file:
+        auth_file.write(text)
     places = {name: settings.database(name) for name in ("mlflow", "auth")}
     marks = {name: mark_of("mlflow", place) for name, place in places.items()}
     files = {name: Path(place.removeprefix("sqlite:///")) for name, place in places.items()}

@@ -305,7 +305,8 @@ def _difference(found: Comparison | None) -> TableCell:
     if found is None:
         return TableCell()
     interval = found.effect.interval()
-    return TableCell(effect_text(found.effect.estimate, interval and (interval.lower, interval.upper), 1))
+    bounds = None if interval is None else (interval.lower, interval.upper)
+    return TableCell(effect_text(found.effect.estimate, bounds, 1))
 
 
 def meanings(found: RowsCompared) -> list[str]:

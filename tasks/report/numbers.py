@@ -104,9 +104,9 @@ class MeasuredRun:
         against = self.runs.tree.of(recipe_row(self.runs.paper, other)).get(self.seed)
         if against is None or self.name == other:
             return None
-        rewards = [true_rewards(side.generations, BENCHMARK) for side in (self.output, against)]
-        if all(rewards):
-            return tally_of_values(*rewards), against
+        own, other_rewards = (true_rewards(side.generations, BENCHMARK) for side in (self.output, against))
+        if own and other_rewards:
+            return tally_of_values(own, other_rewards), against
         protocol = self.output.judge_settings.get("protocol")
         tally = protocol and judged(self.runs.tree, self.output, against, Protocol(**protocol))
         return (tally, against) if tally else None
@@ -132,7 +132,7 @@ def _tally_over_sft(output: StageOutput, sft: StageOutput, benchmark: str, *, pe
         rows = output.rows("peak_judgements.jsonl") if peak else output.judgements
         games = [row for row in rows if row["benchmark"] == benchmark and row.get("reference") == SFT]
         return protocol.tally([recorded_game(row) for row in games])
-    return tally_of_values(*(true_rewards(rows, benchmark) for rows in (_answers(output, peak), sft.generations)))
+    return tally_of_values(true_rewards(_answers(output, peak), benchmark), true_rewards(sft.generations, benchmark))
 
 
 def _answers(output: StageOutput, peak: bool) -> Sequence[Mapping[str, Any]]:

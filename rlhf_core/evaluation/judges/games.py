@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges.templates import TEMPLATES, Judge, JudgeRequest, Verdict
+from rlhf_core.evaluation.judges.replies import Verdict
+from rlhf_core.evaluation.judges.templates import TEMPLATES, Judge, JudgeRequest
 
 Side = Literal["model", "baseline"]
 
