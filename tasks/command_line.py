@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
-from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study_app
+from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study
 from tasks.commands.options import InProject
 from tasks.running.machine import disk_problem
 from tasks.running.variables import refuse_bad_environment, unset_misleading_variables
@@ -55,7 +55,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     results_app.export,
     project_app.doctor,
     results_app.verify,
-    study_app.tune,
+    study.tune,
     project_app.graph,
     platform_app.up,
     platform_app.down,
@@ -69,7 +69,7 @@ ANYWHERE = {
 }  # fmt: skip
 for command in COMMANDS:
     commands.command(cls=None if command in ANYWHERE else InProject)(command)
-commands.add_typer(study_app.studies, name="study")
+commands.add_typer(study.studies, name="study")
 
 
 def app() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tasks.commands.options import Scale, Seeds
+from tasks.commands.options import Scale, Seeds, print_table
+from tasks.graph.names import known_paper, papers_of_repository
 from tasks.params.pages import page_files
 
 
@@ -59,9 +61,24 @@ def rows(
     scale: Scale = "testbed",
 ) -> None:
     """List the rows, with the seeds at which each has a result."""
-    from tasks.commands.rows import print_row_list
+    from tasks.graph.rows import row_addresses
+    from tasks.report.comparison import row_runs
 
-    print_row_list(Path.cwd(), scale, paper)
+    root = Path.cwd()
+    papers = papers_of_repository(root) if paper is None else [known_paper(root, paper)]
+    every = [row_runs(root, scale, each, name) for each in papers for name in sorted(row_addresses(root, each))]
+    shown = [row for row in every if row.runs or paper is not None]
+    lines = [(row.address, seeds_text(sorted(row.runs)), row.title) for row in shown]
+    print_table(("row", "seeds", "title"), lines, styles=["" if row.runs else "dim" for row in shown])
+    if left := len(every) - len(shown):
+        print(f"{left} rows without results at scale {scale}; those of a paper: rewardsmith rows PAPER")
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Returns seeds with neighbours as a range: `0 to 2, 100`; `-` without any."""
+    first = [seed for seed in seeds if seed - 1 not in seeds]
+    last = [seed for seed in seeds if seed + 1 not in seeds]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)) or "-"
 
 
 def report(

@@ -1,26 +1,22 @@
-"""Plan of a study before anything runs: every row and setting checked in a tree that is thrown away, and its design in
-words."""
+"""Check of a study before anything runs: every row and setting, in a tree that is thrown away."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph.typed_settings import StageContext, TypedSettings
 from tasks.params.metric_names import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
-from tasks.params.studies import Hypothesis, StudySpec
+from tasks.params.studies import StudySpec
 from tasks.studies.frame import compared
 from tasks.studies.records import TUNING
 from tasks.studies.training import WORDS
 from tasks.studies.tree import WorldTree, write_tree
-from tasks.studies.tuned import OPTIMISER
 from tasks.studies.tuning import trained_kinds
 
 
@@ -86,36 +82,3 @@ def _check_different(world: WorldTree, cell: str) -> None:
                 f"study '{world.study}': hypotheses.{name} compares '{row}' with '{other}', which has the same "
                 f"settings in cell '{cell}'; let them differ, or set 'twin: true' for one"
             )
-
-
-def design_of(spec: StudySpec) -> list[str]:
-    """Returns the design of a study, a line for each of its parts: what every cell and each level of a dial sets, what
-    tuning leaves as it is, where rows are tuned, and the weights of the cells of each hypothesis."""
-    lines = {"every cell": _set(spec.settings)} if spec.settings else {}
-    for dial, levels in spec.dials.items():
-        lines |= {f"dial {dial}, {level}": _set(laid) for level, laid in levels.items()}
-    for row in spec.rows:
-        fixed = {name: spec.rows[row][OPTIMISER][name] for name in spec.fixed(row)}
-        lines |= {f"not tuned, {row}": _set(fixed)} if fixed else {}
-    lines |= {"tuned in": ", ".join(spec.tuned_at)} if spec.tuned_at else {}
-    lines |= {f"hypothesis {name}": _weights(spec, one) for name, one in spec.hypotheses.items()}
-    return [f"{part}: {text}" for part, text in lines.items()]
-
-
-def _set(overlay: Mapping[str, Any], prefix: str = "") -> str:
-    """Returns what is laid over the scale's pages, by whole names."""
-    found = []
-    for name, value in overlay.items():
-        if isinstance(value, Mapping) and value:
-            found.append(_set(value, f"{prefix}{name}."))
-        else:
-            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
-            found.append(f"{prefix}{name} {'removed' if value is None else text}")
-    return "; ".join(found) or "nothing: the scale's settings"
-
-
-def _weights(spec: StudySpec, hypothesis: Hypothesis) -> str:
-    """Returns the rows of a hypothesis and the weight of their difference in each cell."""
-    weights = spec.weighted_cells(hypothesis)
-    cells = "; ".join(f"{weight:+.3g}".replace("-", "−") + f" {cell}" for cell, weight in weights.items())
-    return f"{' − '.join(compared(spec, hypothesis))}, {hypothesis.side} 0: {cells}"

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
-from tasks.commands import plan_table
+from tasks.commands.run_app import print_plan
 from tasks.dvc import pipelines
 from tasks.dvc.stale import read_state
 from tasks.graph.names import DEMO_ALL, SUITE
@@ -176,11 +176,9 @@ def test_slots_follow_what_the_stages_need(
 ) -> None:
     running = replace(stage("policy-a-0"), needs=needs)
     done = replace(stage("sft-m-0"), state="current", needs={"cores": 64, "gpus": 64})
-    monkeypatch.setattr(plan_table, "requested_stages", lambda *_, **__: {s.address: s for s in (running, done)})
-    monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy-a-0": 60.0, "sft-m-0": None})
     monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
-    plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
+    print_plan(tmp_path, {one.address: one for one in (running, done)}, {"policy-a-0": 60.0, "sft-m-0": None})
     said = capsys.readouterr().out
     assert f"about {clock(60)} on {slots} slot(s)" in said
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError
-from tasks.commands.rows import print_row_list, seeds_text
+from tasks.commands import results_app
 from tasks.report.comparison import (
     compare_rows,
     meanings,
@@ -146,17 +146,19 @@ def test_the_terminal_keeps_to_its_width(
     assert "Hacking alarm of segment/bandit at seed 1: kl at step 7" in text
 
 
-def test_rows_are_listed_with_their_seeds(root: Path, capsys: pytest.CaptureFixture) -> None:
-    print_row_list(root, "testbed")
+def test_rows_are_listed_with_their_seeds(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(root)
+    run(root, "segment/segment", 7, 50.0)
+    results_app.rows()
     lines = capsys.readouterr().out
-    assert "segment/segment  0 to 2" in lines
+    assert "segment/segment  0 to 2, 7" in lines
     assert "segment/token" not in lines
-    print_row_list(root, "testbed", "segment")
+    results_app.rows("segment")
     assert "segment/token" in capsys.readouterr().out
     with pytest.raises(RecipeError, match="unknown paper 'segmen'"):
-        print_row_list(root, "testbed", "segmen")
-    run(root, "segment/segment", 7, 50.0)
-    assert seeds_text(row_runs(root, "testbed", "segment", "segment")) == "0 to 2, 7"
+        results_app.rows("segmen")
 
 
 def test_the_page_escapes_what_models_say_and_has_curves_and_texts(root: Path, tmp_path: Path) -> None:

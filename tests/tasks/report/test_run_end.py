@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.stage_run import RunningStages, StageFailed, noted_failure
 from tasks.command_line import commands
-from tasks.commands.rows import print_run_end
+from tasks.commands.run_app import print_run_end
 from tasks.graph.names import DEMO_ALL
 from tasks.report.baselines import baseline
 from tests.small_repository import PROJECT

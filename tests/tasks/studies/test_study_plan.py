@@ -1,4 +1,4 @@
-"""The plan of a study: its check before anything runs, its design in words, and metrics that its page shows."""
+"""The check of a study before anything runs, and metrics that its page shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
 from tasks.studies.frame import ends_of, frame_of, shown_values
-from tasks.studies.plan import check_study, design_of
+from tasks.studies.plan import check_study
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
@@ -41,15 +41,6 @@ SEGMENT = STUDY["rows"]["segment"]
 def study(**changes: Any) -> StudySpec:
     spec: StudySpec = typed(StudySpec, {**STUDY, **changes}, "studies/length.yaml")
     return spec
-
-
-def test_the_design_says_what_levels_set_what_is_not_tuned_and_how_cells_weigh() -> None:
-    assert design_of(study(kl_targets=[2])) == [
-        "dial length, short: nothing: the scale's settings",
-        "dial length, long: data.dialogue.dials.clauses 8; data.dialogue.limits.total 448",
-        "not tuned, bandit: kl_coef 0.4",
-        "hypothesis grows: segment − bandit, above 0: −1 short; +1 long",
-    ]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "studies").glob("*.yaml")))
