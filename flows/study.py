@@ -24,14 +24,8 @@ from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 from tasks.studies.plan import check_study
-from tasks.studies.records import (
-    Registration,
-    check_tuning_seed,
-    record_file,
-    refuse_uncommitted_code,
-    registration_of,
-    write_record,
-)
+from tasks.studies.records import record_file, write_record
+from tasks.studies.registration import Registration, check_tuning_seed, refuse_uncommitted_code, registration_of
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.world_record import diverged_stages, world_record
 
@@ -60,8 +54,7 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
         write_tree(root, world)
         summary = run_stale(world.tree, world.pipelines)
         get_run_logger().info("world %d: %s", seed, summary.line())
-        seconds = {stage: seconds for stage, (seconds, _) in summary.failed_seconds.items()}
-        diverged = diverged_stages(summary.failed, summary.skipped, seconds)
+        diverged = diverged_stages(summary.failed, summary.skipped, summary.failed_seconds)
         if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
             raise RunFailed(f"world {seed}: {summary.line()}. " + "; ".join(problems))
         record = world_record(world, registration, commit, diverged, pilot=pilot)

@@ -16,17 +16,17 @@ from flows.scheduler import RunFailed, run_stale
 from tasks.commands.study import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
-from tasks.studies.records import check_tuning_seed, refuse_if_started
+from tasks.studies.records import refuse_if_started
+from tasks.studies.registration import check_tuning_seed
 from tasks.studies.tree import Trial, WorldTree, write_tree
 from tasks.studies.tuned import read_tuning, tuned_rows, write_overrides
 from tasks.studies.tuning import (
     Record,
     TuningPlan,
     add_runs,
-    check_digests,
+    check_settings,
     pending,
     record_to_continue,
-    settings_digests,
     trials_of,
     tuning_plan,
     write_tuning,
@@ -39,20 +39,16 @@ TRIALS, SEEDS = 16, (100,)
 TRIALS_PER_ROUND = 4
 
 
-def write_trials(
-    root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]
-) -> tuple[WorldTree, dict[tuple[str, str], str]]:
-    """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay; returns
-    it with the digests of the rows' settings.
+def write_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]) -> WorldTree:
+    """Writes the tree of some trials in the world of a seed, over the tree of other trials, whose results stay.
 
     Raises:
         DataError: a row was changed since its first trials.
     """
-    world = WorldTree(plan.study, plan.spec, seed, root / WORK / plan.study / str(seed), plan.points(trials))
+    world = WorldTree(plan.study, plan.spec, seed, root / WORK / plan.study / str(seed), plan.points_of(trials))
     write_tree(root, world)
-    digests = settings_digests(world)
-    check_digests(record, seed, digests)
-    return world, digests
+    check_settings(record, world)
+    return world
 
 
 def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: Sequence[Trial]) -> None:
@@ -62,13 +58,11 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
         DataError: a row was changed since its first trials.
         RunFailed: a stage failed for a reason other than divergence.
     """
-    world, digests = write_trials(root, plan, record, seed, trials)
+    world = write_trials(root, plan, record, seed, trials)
     summary = run_stale(world.tree, world.pipelines)
     get_run_logger().info("seed %d, trials %s: %s", seed, sorted({number for _, number in trials}), summary.line())
-    diverged = {stage: one.reason for stage, one in diverged_stages(summary.failed, summary.skipped, {}).items()}
-    core_seconds = {stage: round(seconds * cores, 1) for stage, (seconds, cores) in summary.failed_seconds.items()}
-    without_result = {**summary.skipped, **summary.failed}
-    add_runs(record, world, digests, commit_of(root), without_result, diverged, core_seconds)
+    diverged = diverged_stages(summary.failed, summary.skipped, summary.failed_seconds)
+    add_runs(record, world, commit_of(root), (*summary.skipped, *summary.failed), diverged)
     write_tuning(root, record)
     if problems := [message for stage, message in summary.failed.items() if stage not in diverged]:
         raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(problems))
@@ -87,18 +81,6 @@ def tune(name: str, plan: TuningPlan, record: Record, root: Path) -> None:
     """Runs the trials of a study that have not run, and adds them to the record."""
     for seed, missing in missing_trials(record):
         run_trials(root, plan, record, seed, missing)
-
-
-def check_settings(root: Path, plan: TuningPlan, record: Record) -> None:
-    """Refuses recorded trials of other settings. A digest leaves out the trial's point, so one trial of each row shows
-    whether the row's other settings are as they were."""
-    for seed in record["seeds"]:
-        write_trials(root, plan, record, seed, [(row, 0) for row in record["rows"]])
-
-
-def remove_trees(root: Path, study: str) -> None:
-    """Removes the trees of a study's trials."""
-    shutil.rmtree(root / WORK / study, ignore_errors=True)
 
 
 def tune_rows(
@@ -130,10 +112,11 @@ def tune_rows(
     if missing_trials(record):
         refuse_if_started(root, plan.study)
         tune(plan.study, plan, record, root)
-    else:
-        check_settings(root, plan, record)
+    else:  # a digest leaves out the trial's point: one trial of each row shows whether its other settings changed
+        for own in record["seeds"]:
+            write_trials(root, plan, record, own, [(row, 0) for row in record["rows"]])
     if not keep:
-        remove_trees(root, plan.study)
+        shutil.rmtree(root / WORK / plan.study, ignore_errors=True)
     rows = tuned_rows(record)
     print_tuning(rows, record)
     if not write:

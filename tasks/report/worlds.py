@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rlhf_core.evaluation import statistics
 from rlhf_core.evaluation.worlds import Effect, over_worlds, paired
 from tasks.report.outputs import StageOutput
-from tasks.studies.records import FIRST_REGISTERED
+from tasks.studies.registration import FIRST_REGISTERED
 
 EXPLORATORY = "exploratory: settings were made while looking at these seeds"
 #: Seed -> value.

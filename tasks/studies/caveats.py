@@ -17,7 +17,8 @@ from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.frame import Ends, compared
 from tasks.studies.records import Record, Records, is_number
-from tasks.studies.tuned import TunedRow, has_tuned_settings
+from tasks.studies.tree import OPTIMISER
+from tasks.studies.tuned import TunedRow
 
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}
@@ -85,7 +86,7 @@ def _tuning(made: ComparedRows) -> list[str]:
             found.append(f"'{row}' was not tuned")
         elif own.broken:
             found.append(f"'{row}' was {next(flag for flag in own.flags if flag.startswith('broken'))}")
-        elif not has_tuned_settings(made.spec, own):
+        elif own.best is None or own.point.items() - made.spec.rows[row].get(OPTIMISER, {}).items():
             found.append(f"'{row}' does not run at the settings that tuning chose")
         elif own.edges:
             edges = " and ".join(f"the {bound}est {name}" for name, bound in own.edges.items())

@@ -14,10 +14,10 @@ from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
 from tasks.studies.frame import compared
-from tasks.studies.records import TUNING
-from tasks.studies.training import WORDS
+from tasks.studies.registration import TUNING
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.tuning import trained_kinds
+from tasks.studies.world_record import WORDS
 
 
 def check_study(root: Path, name: str, spec: StudySpec) -> Counter[str]:

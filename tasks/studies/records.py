@@ -1,20 +1,14 @@
-"""Registration of studies by the commit of their file, and the records of their worlds.
+"""Records of a study's worlds, reference/studies/<study>/<world>.json: all that verdicts are made from.
 
-A study is registered by the commit that introduced the present content of its file. The worlds' seeds are drawn from
-the study's name and the file's digest: nobody chooses them, and a changed file has other worlds. A record,
-reference/studies/<study>/<world>.json, is all that verdicts are made from: the metrics of every row of every cell, the
-costs of training, digests of the results, commit and versions. It counts if the study's commit is an ancestor of the
-record's (or the same): then the question was fixed before the world ran. Weights may be deleted.
+A record has the metrics of every row of every cell, the costs of training, digests of the results, commit and
+versions; weights may be deleted.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,20 +16,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.params.studies import FOLDER, StudySpec, read_study
+from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import PROJECT
-from tasks.running.commit import changed_since, commit_of, listed
+from tasks.studies.registration import Registration, why_not_before
 
 RECORDS = Path("reference") / "studies"
 #: Kinds of a record: of a pilot, or of a registered world, which counts.
 PILOT, VERDICT = "pilot", "verdict"
-#: Seeds of registered worlds: from the first number on, below the second.
-FIRST_REGISTERED, END_REGISTERED = 10**6, 2**31 - 10**6
-#: Seeds of tuning and pilots.
-TUNING = range(100, 200)
-#: Seeds of a row compared with itself: of its worlds, and, this much above them, of its second runs.
-TWINS, TWIN_APART = range(200, 300), 50
 
 Record = Mapping[str, Any]
 #: Records of a study's worlds by their seed, in the order of the worlds.
@@ -61,108 +48,6 @@ class WorldRecord(TypedDict):
 
 
 _FORMAT = TypeAdapter(with_config(ConfigDict(extra="ignore"))(WorldRecord))
-
-
-@dataclass(frozen=True)
-class Registration:
-    """A study's file as git has it.
-
-    Attributes:
-        study: its name.
-        digest: SHA-256 of the file.
-        commit: that introduced the file's present content.
-        twins: whether rows are compared with themselves.
-    """
-
-    study: str
-    digest: str
-    commit: str
-    twins: bool = False
-
-    def world_seed(self, index: int) -> int:
-        """Returns the seed of the study's world of an index, from 0 on: everything in the world follows from it.
-
-        A study of twins has seeds kept for twins.
-        """
-        if self.twins:
-            return TWINS.start + index
-        drawn = hashlib.sha256(f"{self.study} {self.digest} world {index}".encode()).digest()
-        return FIRST_REGISTERED + int.from_bytes(drawn[:8], "big") % (END_REGISTERED - FIRST_REGISTERED)
-
-
-def registration_of(root: Path, file: Path) -> Registration:
-    """Returns the registration of a study.
-
-    Raises:
-        RecipeError: the file is not committed as it is.
-    """
-    inside = file.resolve().relative_to(root.resolve()).as_posix()
-    commit = introduced_by(root, inside)
-    if commit is None:
-        raise RecipeError(
-            f"{inside} is not committed as it is; a study is registered by a commit before it runs: "
-            f"git add {inside} && git commit"
-        )
-    return Registration(file.stem, digest_of(file), commit, read_study(file).twins)
-
-
-def digest_of(file: Path) -> str:
-    """Returns SHA-256 of a study's file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def introduced_by(root: Path, file: str) -> str | None:
-    """Returns the commit that introduced a file's present content; None where the file is not committed as it is."""
-    if _git(root, "diff", "--quiet", "HEAD", "--", file).returncode:
-        return None
-    return _git(root, "log", "-1", "--format=%H", "--", file).stdout.strip() or None
-
-
-def why_not_before(root: Path, earlier: str, later: str) -> str | None:
-    """Returns why nothing shows that a commit came before a later one, in words; None where it did."""
-    status = _git(root, "merge-base", "--is-ancestor", earlier, later).returncode
-    if status <= 1:
-        return None if status == 0 else f"commit {later[:10]} does not follow commit {earlier[:10]}"
-    return (
-        f"commit {later[:10]} is not in this clone; fetch the whole history with `git fetch --unshallow`, and never "
-        "squash or rebase a study"
-    )
-
-
-def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    call = ["git", "-C", str(root), *words]
-    return subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-
-def check_tuning_seed(seed: int) -> None:
-    """Refuses a seed of a pilot or of tuning that is kept for worlds that count, or whose results were seen.
-
-    Raises:
-        RecipeError: names the seeds of tuning.
-    """
-    if seed not in TUNING:
-        raise RecipeError(f"seed {seed}: tuning and pilots have seeds {TUNING.start} to {TUNING.stop - 1}")
-
-
-def refuse_uncommitted_code(root: Path) -> None:
-    """Refuses to run a registered world with code or settings that no commit has.
-
-    Raises:
-        RecipeError: names files that are not committed, or the other folder whose code would run.
-    """
-    if (root / "rlhf_core").is_dir() and root.resolve() != PROJECT:
-        raise RecipeError(
-            f"the code that runs is that of {PROJECT}, not of {root}, whose commit the record would name; run it by "
-            f"`python -m tasks.command_line` in {root}"
-        )
-    files = changed_since(root, "HEAD", (FOLDER.as_posix(),))
-    if root.resolve() != PROJECT and commit_of(PROJECT):
-        files += [f"{PROJECT}/{name}" for name in changed_since(PROJECT, "HEAD")]
-    if files:
-        raise RecipeError(
-            f"{listed(files)} differ from the commit; worlds of a study run from committed code and settings. "
-            "Commit or undo the changes, or run a pilot"
-        )
 
 
 def refuse_if_started(root: Path, study: str) -> None:
@@ -192,11 +77,7 @@ def write_record(root: Path, record: Record) -> Path:
 
 
 def read_record(root: Path, file: Path) -> Record:
-    """Returns a record.
-
-    Args:
-        root: the repository.
-        file: relative to it.
+    """Returns the record of a file, which is relative to the root.
 
     Raises:
         DataError: it is not a record; names the first wrong field.
@@ -230,10 +111,10 @@ def read_records(root: Path, own: Registration, spec: StudySpec) -> tuple[dict[i
             if row not in record["cells"].get(cell, {}).get("rows", {}):
                 raise DataError(f"row '{row}' of cell '{cell}' is missing", file=file.as_posix(), field="cells")
         found[number] = record
-    for path in sorted((root / RECORDS / own.study).glob("[0-9]*.json")):
-        if path.stem not in map(str, numbers):
-            notes.append(f"not counted: {path.relative_to(root).as_posix()} is not of a world of this study")
-    return found, notes
+    others = (path for path in (root / RECORDS / own.study).glob("[0-9]*.json") if path.stem not in map(str, numbers))
+    return found, notes + [
+        f"not counted: {path.relative_to(root).as_posix()} is not of a world of this study" for path in sorted(others)
+    ]
 
 
 def _why_not_counted(root: Path, own: Registration, number: int, record: Record) -> str | None:

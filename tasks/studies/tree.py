@@ -33,12 +33,14 @@ from tasks.params.studies import LIKE, OF_STUDIES, TWIN, StudySpec
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import yaml_text
 from tasks.running.reused_training import FOLDER as REUSED_TRAINING
-from tasks.studies.records import TWIN_APART
+from tasks.studies.registration import TWIN_APART
 
 #: A row and the number of one of its trials.
 Trial = tuple[str, int]
 #: Pages of a paper that a study adds to.
 ROWS, MODELS = "rows", "reward_models"
+#: The field of a row that tuning changes.
+OPTIMISER = "optimiser"
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,18 @@ class WorldTree:
 
     @cached_property
     def trial_of(self) -> dict[str, Trial]:
-        """Returns the trial of each row of trials: `segment-t3` is the row of trial 3 of `segment`."""
-        return {f"{row}-t{number}": (row, number) for row, number in self.trials}
+        """Returns the trial of each row: `segment-t3` is the row of trial 3 of `segment`; a study's own row is 0."""
+        return {f"{row}-t{number}": (row, number) for row, number in self.trials} or {n: (n, 0) for n in self.spec.rows}
 
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
         """Returns the rows by name, as a study's file has them."""
-        made = {}
-        for name, (row, number) in self.trial_of.items():
-            own = self.spec.rows[row]
-            made[name] = {**own, "optimiser": {**own.get("optimiser", {}), **self.trials[row, number]}}
-        return made or self.spec.rows
+        if not self.trials:
+            return self.spec.rows
+        return {
+            name: merge(self.spec.rows[row], {OPTIMISER: self.trials[row, number]})
+            for name, (row, number) in self.trial_of.items()
+        }
 
     @cached_property
     def cells(self) -> dict[str, Mapping[str, str]]:
@@ -95,7 +98,7 @@ class WorldTree:
         found = {}
         here = self.spec.rows_of(self.cells[cell])
         for row, own in self.rows.items():
-            if self.trial_of.get(row, (row, 0))[0] not in here:
+            if self.trial_of[row][0] not in here:
                 continue
             paper, name = _paper(own), own_name(self.study, row)
             spec = row_named(self.tree, paper, name)

@@ -15,13 +15,12 @@ from statistics import fmean
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_object
 from tasks.studies.records import refuse_if_started
+from tasks.studies.tree import OPTIMISER
 
 TRIALS = Path("reference") / "tuning"
-OPTIMISER = "optimiser"
 #: Settings of one trial by name.
 Point = dict[str, float]
 
@@ -32,17 +31,14 @@ class TunedRow:
 
     Attributes:
         row, kind: its name, and its kind of optimiser.
-        trials: how many have run with every seed, in every cell.
-        missing: how many have not.
+        trials, missing: how many have run with every seed, in every cell, and how many have not.
         scores: mean of the metric of each trial; None for one that has not run, diverged, stopped or is blank.
         lost: why a trial has no score, by its number.
         best: number of the trial with the largest score; None where no trial has a score, or some are missing.
-        point: its settings.
-        edges: of its settings, those whose value is the lowest (`low`) or highest (`high`) that was tried.
+        point, edges: its settings, and those whose value is the lowest (`low`) or highest (`high`) that was tried.
         at_best: the mean metric of its best evaluation, while training or at the end.
         sft: the mean metric of the row's own SFT models; None where they have no such metric.
-        core_seconds: of all trials.
-        digests: of what its trials were trained from.
+        core_seconds, digests: of all trials, and of what they were trained from.
     """
 
     row: str
@@ -139,12 +135,9 @@ def _lost(runs: Sequence[Mapping[str, Any] | None]) -> str | None:
 
 def _edges(point: Point, tried: Sequence[Point]) -> dict[str, str]:
     """Returns the settings of a point whose value no other point tried goes beyond, and on which side."""
-    found = {}
-    for name, value in point.items() if len(tried) > 1 else ():
-        values = [other[name] for other in tried]
-        if value in (min(values), max(values)):
-            found[name] = "low" if value == min(values) else "high"
-    return found
+    values = {name: [other[name] for other in tried] for name in (point if len(tried) > 1 else ())}
+    highest = {name: "high" for name, every in values.items() if point[name] == max(every)}
+    return highest | {name: "low" for name, every in values.items() if point[name] == min(every)}
 
 
 def _at_best(runs: Sequence[Mapping[str, Any]]) -> float:
@@ -153,12 +146,6 @@ def _at_best(runs: Sequence[Mapping[str, Any]]) -> float:
     steps = set.intersection(*({*run["curve"]} for run in runs))
     means = [fmean(run["curve"][step] for run in runs) for step in steps]
     return max([*means, fmean(run["metric"] for run in runs)])
-
-
-def has_tuned_settings(spec: StudySpec, row: TunedRow) -> bool:
-    """Returns whether a study's row has the chosen settings; never without a choice."""
-    own = spec.rows[row.row].get(OPTIMISER, {})
-    return row.best is not None and all(own.get(name) == value for name, value in row.point.items())
 
 
 def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> None:

@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from tasks.graph.items import Item, result_of
+from tasks.graph.items import Item
 from tasks.params.row_parser import TRAINING
 from tasks.params.studies import FIXED, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
-from tasks.running.doubtful_numbers import blank_numbers
 from tasks.studies.equal_kl import EVEN, OVER_SFT
-from tasks.studies.training import curve_of, settings_digest, training_of
-from tasks.studies.tree import ROWS, Trial, WorldTree, like_settings
-from tasks.studies.tuned import OPTIMISER, Point, read_tuning, tuning_file
+from tasks.studies.tree import OPTIMISER, ROWS, Trial, WorldTree, like_settings
+from tasks.studies.tuned import Point, read_tuning, tuning_file
+from tasks.studies.world_record import Divergence, row_run, settings_digests, stage_record
 
 Record = dict[str, Any]
 #: Significant digits of a point's values, which a study's file then repeats exactly.
@@ -42,36 +41,22 @@ SCRAMBLE = 0
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """The trials of a study's rows.
+    """The trials of a study's rows that train a policy.
 
     Attributes:
         study, spec: its name, and what it says.
-        optimisers: kind of optimiser of each row that trains a policy.
-        drawn: of each kind of optimiser, a point for each trial.
-        spaces: ranges of each kind of optimiser.
+        stated: of each row its kind of optimiser, cells, fixed settings and search space, as the record has them.
+        points: of each row the settings of every trial.
     """
 
     study: str
     spec: StudySpec
-    optimisers: Mapping[str, str]
-    drawn: Mapping[str, Sequence[Point]]
-    spaces: Mapping[str, Space]
+    stated: Mapping[str, Mapping[str, Any]]
+    points: Mapping[str, Sequence[Point]]
 
-    def points_of(self, row: str) -> list[Point]:
-        """Returns the settings of all trials of a row: the points without what the row fixes."""
-        fixed = self.spec.fixed(row)
-        points = self.drawn[self.optimisers[row]]
-        return [{name: value for name, value in point.items() if name not in fixed} for point in points]
-
-    def stated(self, row: str) -> dict[str, Any]:
-        """Returns what a row's trials are of, as its record has it."""
-        fixed, kind = self.spec.fixed(row), self.optimisers[row]
-        space = {name: asdict(range_) for name, range_ in self.spaces[kind].items() if name not in fixed}
-        return {"kind": kind, "cells": self.spec.tuning_cells(row), "fixed": [*fixed], "space": space}
-
-    def points(self, trials: Iterable[Trial]) -> dict[Trial, Point]:
+    def points_of(self, trials: Iterable[Trial]) -> dict[Trial, Point]:
         """Returns the settings of some trials."""
-        return {(row, number): self.points_of(row)[number] for row, number in trials}
+        return {(row, number): self.points[row][number] for row, number in trials}
 
 
 def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningPlan:
@@ -85,11 +70,15 @@ def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningP
     spaces, kinds = tuning_spec(root).spaces, trained_kinds(root, study, spec)
     if not kinds:
         raise RecipeError(f"study '{study}' has no row that trains a policy; there is nothing to tune")
-    for name in kinds:
-        if not spec.tuning_cells(name):
-            raise RecipeError(f"study '{study}': rows.{name} is in none of the cells of tuned_at; name one of its own")
-    points = {kind: search_points(spaces[kind], trials) for kind in sorted({*kinds.values()})}
-    return TuningPlan(study, spec, kinds, points, spaces)
+    stated, points = {}, {}
+    for row, kind in kinds.items():
+        if not (cells := spec.tuning_cells(row)):
+            raise RecipeError(f"study '{study}': rows.{row} is in none of the cells of tuned_at; name one of its own")
+        space = {name: asdict(range_) for name, range_ in spaces[kind].items() if name not in spec.fixed(row)}
+        stated[row] = {"kind": kind, "cells": cells, "fixed": [*spec.fixed(row)], "space": space}
+        drawn = search_points(spaces[kind], trials)
+        points[row] = [{name: value for name, value in point.items() if name in space} for point in drawn]
+    return TuningPlan(study, spec, stated, points)
 
 
 def trained_kinds(root: Path, study: str, spec: StudySpec) -> dict[str, str]:
@@ -134,11 +123,9 @@ def search_points(space: Space, trials: int) -> list[Point]:
     ]
 
 
-def write_tuning(root: Path, record: Record) -> Path:
-    """Writes the record, whole or not at all; returns its file relative to the root."""
-    file = tuning_file(record["study"])
-    write_whole(root / file, json.dumps(record, indent=1, sort_keys=True) + "\n")
-    return file
+def write_tuning(root: Path, record: Record) -> None:
+    """Writes the record, whole or not at all."""
+    write_whole(root / tuning_file(record["study"]), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
@@ -148,31 +135,25 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
         DataError: recorded trials are of another metric, or of rows, cells or points that the study no longer has.
     """
     known = read_tuning(root, plan.study) or {"metric": plan.spec.metric, "seeds": [], "rows": {}}
-    _check(tuning_file(plan.study).as_posix(), known, plan)
-    rows: dict[str, Any] = {}
-    for row in plan.optimisers:
-        rows[row] = known["rows"].get(row, plan.stated(row) | {"trials": []})
-        made = rows[row]["trials"]
-        made += [{"point": point, "runs": {}} for point in plan.points_of(row)[len(made) :]]
+    stated = [("metric", known["metric"], plan.spec.metric)]
+    for row, made in known["rows"].items():
+        if row not in plan.stated:
+            stated.append((f"rows.{row}", "tuned", "no such row that trains a policy"))
+            continue
+        stated += [(f"rows.{row}.{name}", made.get(name), value) for name, value in plan.stated[row].items()]
+        points = zip((trial["point"] for trial in made["trials"]), plan.points[row], strict=False)
+        stated += [(f"rows.{row}, trial {number}", *both) for number, both in enumerate(points)]
+    for field, recorded, value in stated:
+        if recorded != value:
+            remedy = "Restore the study and params/tuning.yaml, or delete the trials here to tune anew"
+            file = tuning_file(plan.study).as_posix()
+            raise DataError(f"is {recorded}, the study has {value}", file=file, field=field, remedy=remedy)
+    rows = {row: known["rows"].get(row, {**own, "trials": []}) for row, own in plan.stated.items()}
+    for row, made in rows.items():
+        made["trials"] += [{"point": point, "runs": {}} for point in plan.points[row][len(made["trials"]) :]]
     return {
         "study": plan.study, "metric": plan.spec.metric, "seeds": sorted({*known["seeds"], *seeds}), "rows": rows,
     }  # fmt: skip
-
-
-def _check(file: str, known: Mapping[str, Any], plan: TuningPlan) -> None:
-    """Refuses recorded trials that are not the plan's."""
-    wrong = [] if known["metric"] == plan.spec.metric else [("metric", known["metric"], plan.spec.metric)]
-    for row, made in known["rows"].items():
-        if row not in plan.optimisers:
-            wrong.append((f"rows.{row}", "tuned", "no such row that trains a policy"))
-            continue
-        stated = [(f"rows.{row}.{name}", made.get(name), value) for name, value in plan.stated(row).items()]
-        points = zip((trial["point"] for trial in made["trials"]), plan.points_of(row), strict=False)
-        stated += [(f"rows.{row}, trial {number}", *both) for number, both in enumerate(points)]
-        wrong += [each for each in stated if each[1] != each[2]]
-    for field, recorded, value in wrong:
-        remedy = "Restore the study and params/tuning.yaml, or delete the trials here to tune anew"
-        raise DataError(f"is {recorded}, the study has {value}", file=file, field=field, remedy=remedy)
 
 
 def trials_of(record: Mapping[str, Any] | None) -> int:
@@ -186,105 +167,80 @@ def pending(record: Record, seed: int, numbers: range) -> list[Trial]:
     return [(row, n) for n in numbers for row, made in rows if str(seed) not in made["trials"][n]["runs"]]
 
 
-def settings_digests(world: WorldTree) -> dict[tuple[str, str], str]:
-    """Returns a digest of all that a row's trials are trained from, without the values of their points, by row and
-    cell.
-
-    A row of which reward model, data, scale or another setting was changed, or a stage's version, has another digest.
-    """
-    found = {}
-    for cell in world.cells:
-        items = {result_of(item): item for item in world.items(cell)}
-        for name, item in world.stages(cell).items():
-            row, number = world.trial_of[name]
-            found[row, cell] = settings_digest(world.tree, item, items, world.trials[row, number])
-    return found
-
-
-def check_digests(record: Record, seed: int, digests: Mapping[tuple[str, str], str]) -> None:
-    """Refuses rows that were changed, beside the tuned values, since their first trials.
-
-    Args:
-        record: of the tuning.
-        seed: of the world.
-        digests: of what trials are trained from now, by row and cell.
+def check_settings(record: Record, world: WorldTree) -> None:
+    """Refuses a tree of trials whose rows were changed, beside the tuned values, since their first trials: in reward
+    model, data, scale, another setting or a stage's version.
 
     Raises:
         DataError: names the row.
     """
-    for (row, cell), digest in digests.items():
-        for number, trial in enumerate(record["rows"][row]["trials"]):
-            run = trial["runs"].get(str(seed), {}).get(cell)
-            if run is not None and run["settings"] != digest:
-                raise DataError(
-                    f"trial {number} with seed {seed} in cell '{cell}' was of other settings of the row, its data or "
-                    "what it is trained from",
-                    file=tuning_file(record["study"]).as_posix(),
-                    field=f"rows.{row}",
-                    remedy="Restore the settings, or delete the row's trials here to tune it anew",
-                )
+    seed = str(world.seed)
+    for cell in world.cells:
+        for name, digest in settings_digests(world, cell).items():
+            row = world.trial_of[name][0]
+            for number, trial in enumerate(record["rows"][row]["trials"]):
+                run = trial["runs"].get(seed, {}).get(cell)
+                if run is not None and run["settings"] != digest:
+                    raise DataError(
+                        f"trial {number} with seed {seed} in cell '{cell}' was of other settings of the row, its data "
+                        "or what it is trained from",
+                        file=tuning_file(record["study"]).as_posix(),
+                        field=f"rows.{row}",
+                        remedy="Restore the settings, or delete the row's trials here to tune it anew",
+                    )
 
 
 def add_runs(
-    record: Record,
-    world: WorldTree,
-    digests: Mapping[tuple[str, str], str],
-    commit: str,
-    failed: Mapping[str, str],
-    diverged: Mapping[str, str],
-    spent: Mapping[str, float],
+    record: Record, world: WorldTree, commit: str, without: Iterable[str], diverged: Mapping[str, Divergence]
 ) -> None:
-    """Adds the runs of a world's trials to the record.
+    """Adds the runs of a world's trials to the record, of those that have a result or a divergence in all their cells.
 
     Args:
-        record: gets the runs of trials that have a result or a divergence in all their cells.
-        world: of trials.
-        digests: of what they were trained from.
         commit: of the code.
-        failed: messages of failed or skipped stages by address.
-        diverged: reasons of the failed or skipped stages that diverged, or read from one that did, by address.
-        spent: core-seconds of failed stages by address.
+        without: addresses of failed and skipped stages.
+        diverged: those of them that diverged, or read from one that did, by address.
     """
     found: dict[Trial, dict[str, Any]] = {}
-    incomplete: set[Trial] = set()
+    incomplete, left_out = set[Trial](), {*without} - diverged.keys()
     for cell, file in zip(world.cells, world.pipelines, strict=True):
+        digests = settings_digests(world, cell)
         for name, item in world.stages(cell).items():
             trial, address = world.trial_of[name], f"{file}:{item.stage}"
-            if address in failed and address not in diverged:
+            if address in left_out:
                 incomplete.add(trial)
                 continue
-            if address in diverged:
-                made = {"diverged": diverged[address], "core_seconds": spent.get(address, 0.0)}
-            else:
-                made = _run(world.tree, item, record["metric"])
-            found.setdefault(trial, {})[cell] = {"commit": commit, "settings": digests[trial[0], cell], **made}
+            made = _run(world.tree, item, record["metric"], diverged.get(address))
+            found.setdefault(trial, {})[cell] = {"commit": commit, "settings": digests[name], **made}
     for (row, number), cells in found.items():
         if (row, number) not in incomplete:
             record["rows"][row]["trials"][number]["runs"][str(world.seed)] = cells
 
 
-def _run(tree: Path, item: Item, metric: str) -> dict[str, Any]:
-    """Returns what a finished run gave.
+def _run(tree: Path, item: Item, metric: str, failure: Divergence | None) -> dict[str, Any]:
+    """Returns what the record of tuning has of a run.
 
     Raises:
         DataError: its stage measures no such metric.
     """
-    result, made = tree / result_of(item), read_json(tree / item.out / "record" / "record.json")
-    cost = {"core_seconds": round(made["seconds"] * made["threads"], 1)}
-    if (result / "stopped.json").exists():
-        return cost | {"stopped": read_json(result / "stopped.json")["reason"]}
-    metrics = read_json(result / "metrics.json")
-    if metric not in metrics:
-        raise DataError(f"{item.stage} has no such metric{hint(metric, sorted(metrics), more=3)}", field="metric")
-    if (reason := blank_numbers(result).get(metric)) is not None:
-        return cost | {"blank": reason}
-    if not math.isfinite(metrics[metric]):
-        return cost | {"diverged": f"{metric} is {metrics[metric]}"}
-    points = curve_of(tree, item).get("points", [])
-    curve = {str(point["step"]): round(point[metric], 4) for point in points if metric in point}
-    training = {name: float(f"{value:.5g}") for name, value in training_of(tree, item).items() if math.isfinite(value)}
-    if metric.endswith(OVER_SFT):
-        sft = EVEN
-    else:
+    run = row_run(tree, item, failure)
+    cores = stage_record(tree, item)["threads"] if failure is None else failure.cores
+    cost = {"core_seconds": round(run["seconds"] * cores, 1)}
+    for word in ("diverged", "stopped"):
+        if word in run:
+            return cost | {word: run[word]}
+    if (value := run["metrics"].get(metric)) is None:
+        known = sorted(run["metrics"])
+        raise DataError(f"{item.stage} has no such metric{hint(metric, known, more=3)}", field="metric")
+    if isinstance(value, str):
+        word, blank, reason = value.partition("blank: ")
+        return cost | ({"blank": reason} if blank else {"diverged": f"{metric} is {word}"})
+    points = run["curve"].get("points", [])
+    sft = EVEN
+    if not metric.endswith(OVER_SFT):
         sft = read_json(tree / str(item.arguments["sft"]) / "metrics.json").get(metric)
-    return cost | {"metric": round(metrics[metric], 4), "sft": sft, "curve": curve, "training": training}
+    return cost | {
+        "metric": round(value, 4),
+        "sft": sft,
+        "curve": {str(point["step"]): round(point[metric], 4) for point in points if metric in point},
+        "training": {name: value for name, value in run["training"].items() if not isinstance(value, str)},
+    }

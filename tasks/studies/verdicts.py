@@ -28,15 +28,8 @@ from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
 from tasks.studies.frame import Ends, compared, ends_of, frame_of, weights_of
-from tasks.studies.records import (
-    Records,
-    Registration,
-    introduced_by,
-    read_records,
-    registration_of,
-    why_no_number,
-    why_not_before,
-)
+from tasks.studies.records import Records, read_records, why_no_number
+from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
 from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
 
 #: Reason why a hypothesis beside the primary one is not tested.

@@ -7,24 +7,30 @@ them. A row that diverged before its first evaluation, or whose reward or SFT mo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.recipe import parse_recipe
+from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item, result_of
 from tasks.graph.results import DIVERGED_FILE
+from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import typed
 from tasks.params.tuning import FILE, tuning_spec
 from tasks.running.artifacts import read_json, read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
-from tasks.studies.records import PILOT, VERDICT, Registration
-from tasks.studies.training import curve_of, settings_digest, short_digest, training_of
-from tasks.studies.tree import WorldTree
-from tasks.studies.tuned import OPTIMISER
+from tasks.studies.records import PILOT, VERDICT
+from tasks.studies.registration import Registration
+from tasks.studies.tree import OPTIMISER, WorldTree
 
 #: Fields of a record on the machine that its first row ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
@@ -35,39 +41,43 @@ DIVERGED = re.compile(
     r"^(?!.*reward function \S+ (?:failed|returned)).*"
     r"(?:not finite|gradient norm is (?:nan|inf)|loss \S+, gradient norm \S+)"
 )
+#: Means over the second half of training, and the last value.
+MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
+#: Fields of an evaluation while training that a record keeps.
+POINT = ("step", "kl", "n", "win_rate_vs_sft", "win_rate_vs_sft_se", "proxy_reward", "preference_score")
+#: Settings of stages that say which world it is: of generated data, and of the SFT model that twins share.
+DRAWN = {"prepare": "world", "sft": "seed"}
+#: Fields of a row that change no result.
+WORDS = ("title", "notes")
 #: Of a selection's metrics in a record: 1 for a right choice, 0 for another; the mean over worlds is the share.
 RIGHT, TRUE_INCONSISTENCY = "right", "true_inconsistency"
 
 
 class Divergence(NamedTuple):
-    """A stage without a result.
-
-    Attributes:
-        reason: which numbers are not finite, and in which stage where it is one above.
-        seconds: wall seconds that it took.
-    """
+    """A stage without a result: which numbers are not finite (and in which stage above it), and what it took."""
 
     reason: str
-    seconds: float
+    seconds: float = 0.0
+    cores: int = 1
 
 
 def diverged_stages(
-    failed: Mapping[str, str], skipped: Mapping[str, str], seconds: Mapping[str, float]
+    failed: Mapping[str, str], skipped: Mapping[str, str], spent: Mapping[str, tuple[float, int]]
 ) -> dict[str, Divergence]:
     """Returns the stages without a result since numbers diverged, in them or above, by address.
 
     Args:
         failed: messages of failed stages by address.
         skipped: for each skipped stage the failed one that it reads from, in words.
-        seconds: wall seconds of failed stages by address; a skipped stage took none.
+        spent: the seconds that each failed stage took, and its cores; a skipped stage took none.
     """
-    own = {address: STAGE_FAILED.sub("", said) for address, said in failed.items() if DIVERGED.search(said)}
-    found = dict(own)
+    own = {address: STAGE_FAILED.sub("", text) for address, text in failed.items() if DIVERGED.search(text)}
+    found = {address: Divergence(reason, *spent.get(address, ())) for address, reason in own.items()}
     for address, why in skipped.items():
         for above, reason in own.items():
             if why.startswith(f"reads from {above},"):
-                found[address] = f"{above.rpartition(':')[2]} diverged: {reason}"
-    return {address: Divergence(reason, seconds.get(address, 0.0)) for address, reason in found.items()}
+                found[address] = Divergence(f"{above.rpartition(':')[2]} diverged: {reason}")
+    return found
 
 
 def world_record(
@@ -76,8 +86,6 @@ def world_record(
     """Returns the record of a world whose stages have all run.
 
     Args:
-        world: the world.
-        own: the study's registration.
         commit: whose code trained the world.
         diverged: stages without a result by address.
         pilot: its seed is of tuning.
@@ -88,22 +96,17 @@ def world_record(
         found: dict[str, dict[str, Any]] = {"rows": {}, "above": {}}
         cells[cell] = found
         last = world.stages(cell)
-        names, origins = {item.out: row for row, item in last.items()}, _origins(world, cell, last)
+        names, origins = {item.out: row for row, item in last.items()}, _origins(world, cell)
         # the machine is that of the first row
         for item in {item.out: item for item in (*last.values(), *world.items(cell))}.values():
             if item.module == "check":
                 continue
             row, failure = names.get(item.out), diverged.get(f"{file}:{item.stage}")
-            machine = machine or ({} if failure else _stage_record(world.tree, item))
+            machine = machine or ({} if failure else stage_record(world.tree, item))
             if row is None:
-                made = _measured(world.tree, item) if failure is None else _without_result(failure)
-                found["above"][f"{item.module}/{item.name}"] = made
-                continue
-            if failure is None:
-                made = _measured(world.tree, item) | trained(world.tree, item)
+                found["above"][f"{item.module}/{item.name}"] = _stage_run(world.tree, item, failure)
             else:
-                made = _diverged(world.tree, item, failure)
-            found["rows"][row] = made | {"origin": origins[row]}
+                found["rows"][row] = row_run(world.tree, item, failure) | {"origin": origins[row]}
     return {
         "study": own.study,
         "digest": own.digest,
@@ -115,18 +118,21 @@ def world_record(
     }
 
 
+def stage_record(tree: Path, item: Item) -> dict[str, Any]:
+    """Returns the record that a stage left beside its result."""
+    return read_object(tree / item.out / "record" / "record.json")
+
+
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns numbers rounded to seven digits; of those that are not finite, their names as texts."""
     return {k: float(f"{v:.7g}") if math.isfinite(v) else str(v) for k, v in values.items()}
 
 
-def _stage_record(tree: Path, item: Item) -> dict[str, Any]:
-    return read_object(tree / item.out / "record" / "record.json")
-
-
-def _measured(tree: Path, item: Item) -> dict[str, Any]:
-    """Returns what one stage left: its metrics (or why it stopped), its digest and seconds."""
-    result, record = tree / result_of(item), _stage_record(tree, item)
+def _stage_run(tree: Path, item: Item, failure: Divergence | None) -> dict[str, Any]:
+    """Returns what one stage left: its metrics (or why there are none), its digest and seconds."""
+    if failure is not None:
+        return {"result": None, "seconds": failure.seconds, "diverged": failure.reason}
+    result, record = tree / result_of(item), stage_record(tree, item)
     found: dict[str, Any] = {"result": record["result_digest"], "seconds": record["seconds"]}
     if (result / "stopped.json").exists():
         return found | {"stopped": read_object(result / "stopped.json")["reason"]}
@@ -137,47 +143,149 @@ def _measured(tree: Path, item: Item) -> dict[str, Any]:
     return found | {"metrics": _finite(metrics) | blank}
 
 
-def _without_result(failure: Divergence) -> dict[str, Any]:
-    return {"result": None, "seconds": failure.seconds, "diverged": failure.reason}
-
-
-def _diverged(tree: Path, item: Item, failure: Divergence) -> dict[str, Any]:
-    """Returns what a record says of a row that diverged: the metrics of its last evaluation, if it had one."""
+def row_run(tree: Path, item: Item, failure: Divergence | None = None) -> dict[str, Any]:
+    """Returns what a row's last stage left, with the size of its training and its evaluations on the way; of a row that
+    diverged, the metrics of its last evaluation, if it had one."""
+    found = _stage_run(tree, item, failure)
+    if failure is None:
+        curve = {} if "stopped" in found else curve_of(tree, item)
+        if curve:
+            curve["points"] = [_finite(point) for point in curve["points"]]
+        return found | {"training": _finite(training_of(tree, item)), "curve": curve}
     file = tree / item.out / DIVERGED_FILE
-    evaluations = read_json(file)["evaluations"] if file.exists() else []
-    found = _without_result(failure) | {"metrics": {}, "training": {}, "curve": {}}
-    if not evaluations:
+    found |= {"metrics": {}, "training": {}, "curve": {}}
+    if not (evaluations := read_json(file)["evaluations"] if file.exists() else []):
         return found
     last = dict(evaluations[-1])
     step = int(last.pop("step"))
     return found | {"metrics": _finite(last), "scored_at": step}
 
 
-def trained(tree: Path, item: Item) -> dict[str, Any]:
-    """Returns what a record says of a row's training: its size and its evaluations on the way."""
-    curve = {} if (tree / result_of(item) / "stopped.json").exists() else curve_of(tree, item)
-    points = [_finite(point) for point in curve.get("points", ())]
-    return {"training": _finite(training_of(tree, item)), "curve": {**curve, "points": points} if curve else {}}
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return read_jsonl(file) if exists_or_raise_if_lost(file) else []
 
 
-def _origins(world: WorldTree, cell: str, last: Mapping[str, Item]) -> dict[str, dict[str, str]]:
+def training_of(tree: Path, item: Item) -> dict[str, float]:
+    """Returns what a policy's training did: iterations, updates, rollouts and tokens, and its diagnostics.
+
+    Updates are optimiser steps of the policy; rollouts are responses that it sampled to learn from; tokens are those of
+    the responses that it learned from, each response counted once (not known of supervised recipes).
+    """
+    steps = [row for row in _rows(tree / result_of(item) / "history.jsonl") if row.get("step")]
+    if item.module != "policy" or not steps:
+        return {}
+    row, scale = (Address(str(item.arguments[name])) for name in ("row", "scale"))
+    recipe = parse_recipe(read_settings(row.under(tree)), str(row))
+    if recipe.kind == "supervised":
+        found: dict[str, float] = {"iterations": steps[-1]["step"], "updates": steps[-1]["step"], "rollouts": 0}
+    else:
+        settings = typed(PolicyScale, read_settings(scale.under(tree)), str(scale))
+        found = sizes_of(steps, settings.optimiser_config(recipe.optimiser, str(row)))
+    half = steps[len(steps) // 2 :]
+    for name in MEANS:
+        values = [row[name] for row in half if row.get(name) is not None]
+        found |= {name: math.fsum(values) / len(values)} if values else {}
+    return found | {name: steps[-1][name] for name in LAST if steps[-1].get(name) is not None}
+
+
+def sizes_of(steps: Sequence[Mapping[str, Any]], config: OptimiserConfig) -> dict[str, float]:
+    """Returns iterations, updates of the actor, rollouts and tokens of a policy optimisation.
+
+    Args:
+        steps: rows of its history. One in which only the critic learned, or nothing did, has no `grad_norm`.
+    """
+    batch = config.rollout_batch
+    responses = [batch - 2 * row.get("skipped_pairs", 0) for row in steps if "grad_norm" in row]
+    return {
+        "iterations": len(steps),
+        "updates": sum(config.epochs * math.ceil(count / config.minibatch) for count in responses),
+        "rollouts": 0 if config.fixed_samples else batch * len(steps),
+        "tokens": round(math.fsum(row["response_length"] * batch for row in steps)),
+    }
+
+
+def curve_of(tree: Path, item: Item) -> dict[str, Any]:
+    """Returns the evaluations while a policy trained, the final one last, and how their answers were drawn.
+
+    A policy that the alarm set back to earlier weights has no final point: those weights have one already.
+    """
+    if item.module != "policy":
+        return {}
+    result = tree / result_of(item)
+    rows, history = _rows(result / "checkpoints.jsonl"), _rows(result / "history.jsonl")
+    metrics = read_object(result / "metrics.json")
+    last = history[-1]["step"] if history else 0
+    if "kept_step" not in metrics and "kl" in metrics:
+        rows = [row for row in rows if row["step"] < last] + [{**metrics, "step": last}]
+    points = [{name: row[name] for name in POINT if row.get(name) is not None} for row in rows]
+    evaluation = Address(str(item.arguments["evaluation"]))
+    drawn = typed(EvaluationConfig, read_settings(evaluation.under(tree)), str(evaluation))
+    return {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k, "points": points}
+
+
+def _origins(world: WorldTree, cell: str) -> dict[str, dict[str, str]]:
     """Returns of each row of a cell the stage, and digests of its settings, and of the data, SFT model and evaluation
     settings that it was measured on."""
-    items = {result_of(item): item for item in world.items(cell)}
-    spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
-    found: dict[str, dict[str, str]] = {}
-    for row, item in last.items():
-        own = read_settings(Address(str(item.arguments["row"])).under(world.tree)) if "row" in item.arguments else {}
-        tuned = {*spaces.get(own.get(OPTIMISER, {}).get("kind"), ())} - {*world.spec.fixed(row)}
-        found[row] = {"stage": item.module, "settings": settings_digest(world.tree, item, items, tuned)}
+    digests, found = settings_digests(world, cell), {}
+    for row, item in world.stages(cell).items():
+        found[row] = {"stage": item.module, "settings": digests[row]}
         if "evaluation" in item.arguments:
             settings = read_settings(Address(str(item.arguments["evaluation"])).under(world.tree))
-            found[row]["evaluation"] = short_digest(json.dumps(settings, sort_keys=True, default=str))
+            found[row]["evaluation"] = _digest(json.dumps(settings, sort_keys=True, default=str))
         for name in ("data", "sft"):
             record = (world.tree / str(item.arguments.get(name))).parent / "record" / "record.json"
             if record.exists():
                 found[row][name] = read_json(record)["result_digest"]
     return found
+
+
+def settings_digests(world: WorldTree, cell: str) -> dict[str, str]:
+    """Returns of each row of a cell a digest of all settings that its last stage and the stages above it read, and of
+    their versions.
+
+    No world's seed and no tuned value is a part: a row has one digest in all worlds of a study, in its tuning as well.
+    """
+    items = {result_of(item): item for item in world.items(cell)}
+    spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
+    found = {}
+    for row, item in world.stages(cell).items():
+        own = read_settings(Address(str(item.arguments["row"])).under(world.tree)) if "row" in item.arguments else {}
+        tuned = {*spaces.get(own.get(OPTIMISER, {}).get("kind"), ())} - {*world.spec.fixed(world.trial_of[row][0])}
+        parts = []
+        for one in _with_those_above(item, items):
+            left_out = {DRAWN.get(one.module), *(WORDS if one is item else ())}
+            settings = []
+            for address in one.addresses:
+                read = read_settings(address.under(world.tree))
+                stated = {name: value for name, value in read.items() if name not in left_out}
+                if one is item and isinstance(stated.get(OPTIMISER), Mapping):
+                    stated[OPTIMISER] = {n: value for n, value in stated[OPTIMISER].items() if n not in tuned}
+                settings.append(stated)
+            version = stage_version(world.tree, one.module)
+            parts.append(json.dumps([one.module, version, settings], sort_keys=True, default=str))
+        found[row] = _digest("\n".join(sorted(parts)))
+    return found
+
+
+def _with_those_above(item: Item, items: Mapping[str, Item]) -> Iterable[Item]:
+    """Returns a stage and every stage whose result it reads, directly or not.
+
+    Args:
+        items: stages by the folder of their result.
+    """
+    reached: dict[str, Item] = {}
+    ahead = [item]
+    while ahead:
+        one = ahead.pop()
+        reached[one.out] = one
+        values = (value if isinstance(value, tuple) else (value,) for value in one.arguments.values())
+        needed = [items[str(value)] for several in values for value in several if str(value) in items]
+        ahead += [above for above in needed if above.out not in reached]
+    return reached.values()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def right_selection(selection: Path, data: Path) -> dict[str, float]:
@@ -190,7 +298,7 @@ def right_selection(selection: Path, data: Path) -> dict[str, float]:
 
     Args:
         selection: result of the stage `selection`.
-        data: result of the stage `prepare` that its prompts are of.
+        data: result of `prepare` that its prompts are of.
     """
     from rlhf_core.evaluation.consistency import Pairs, SelectionRule, inconsistency
     from tasks.running.loading import load_world

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from tasks.params.studies import read_study
-from tasks.studies.records import Registration, registration_of, write_record
+from tasks.studies.records import write_record
+from tasks.studies.registration import Registration, registration_of
 
 STUDY: dict[str, Any] = {
     "title": "Length and truth",

@@ -12,9 +12,9 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks.graph.items import Item
 from tasks.running.artifacts import write_json
-from tasks.studies.records import Registration
+from tasks.studies.registration import Registration
 from tasks.studies.verdicts import StudyFinding, load_study
-from tasks.studies.world_record import Divergence, _diverged, diverged_stages
+from tasks.studies.world_record import Divergence, diverged_stages, row_run
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, edit, write_worlds
 
 CELL = "short-sum"
@@ -101,9 +101,9 @@ def test_a_stage_that_diverged_takes_those_that_read_it_along() -> None:
     failed = {STAGE: LOST, "p:sft-1": "stage p:sft-1 failed with exit code 1: MemoryError"}
     skipped = {"p:policy-a-1": f"reads from {STAGE}, which failed", "p:policy-b-1": "reads from p:sft-1, which failed"}
     reason = "file a.jsonl: step 3: loss nan, gradient norm nan"
-    assert diverged_stages(failed, skipped, {STAGE: 4.5}) == {
-        STAGE: Divergence(reason, 4.5),
-        "p:policy-a-1": Divergence(f"reward_model-segment-1 diverged: {reason}", 0.0),
+    assert diverged_stages(failed, skipped, {STAGE: (4.5, 2)}) == {
+        STAGE: Divergence(reason, 4.5, 2),
+        "p:policy-a-1": Divergence(f"reward_model-segment-1 diverged: {reason}"),
     }
 
 
@@ -117,6 +117,6 @@ def test_the_last_evaluation_of_a_row_that_diverged_counts(
     item = Item("policy", "bandit", {}, "results/bandit", "segment", 0)
     (tmp_path / item.out).mkdir(parents=True)
     write_json(tmp_path / item.out / "diverged.json", {"reason": "x", "evaluations": evaluations})
-    made = _diverged(tmp_path, item, Divergence("x", 3.0))
+    made = row_run(tmp_path, item, Divergence("x", 3.0))
     assert {"metrics": made["metrics"], "diverged": made["diverged"]} == {**found, "diverged": "x"}
     assert made.get("scored_at") == (16 if evaluations else None)

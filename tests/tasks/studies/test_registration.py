@@ -11,8 +11,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks.commands.study import print_study
-from tasks.studies import records
-from tasks.studies.records import (
+from tasks.studies import registration
+from tasks.studies.registration import (
     END_REGISTERED,
     FIRST_REGISTERED,
     Registration,
@@ -141,7 +141,7 @@ def test_tuning_counts_if_it_was_committed_before_every_world(tmp_path: Path, ow
 def test_a_world_runs_from_committed_code(
     tmp_path: Path, own: Registration, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PROJECT", tmp_path)
+    monkeypatch.setattr(registration, "PROJECT", tmp_path)
     refuse_uncommitted_code(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("other")

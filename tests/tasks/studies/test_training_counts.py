@@ -11,8 +11,7 @@ import pytest
 from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_config
 from tasks.graph.items import Item
 from tasks.params.pages import Address
-from tasks.studies.training import sizes_of
-from tasks.studies.world_record import trained
+from tasks.studies.world_record import row_run, sizes_of
 from tests.small_repository import reward_row, write_yaml
 
 PPO = {"iterations": 4, "rollout_batch": 32, "minibatch": 16, "microbatch": 8, "epochs": 1}
@@ -61,11 +60,13 @@ def written(tree: Path, item: Item, history: list[dict[str, Any]] = HISTORY, **m
     for name, rows in (("history", history), ("checkpoints", CHECKPOINTS)):
         (result / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (result / "metrics.json").write_text(json.dumps(METRICS | metrics))
+    (tree / item.out / "record").mkdir()
+    (tree / item.out / "record" / "record.json").write_text('{"result_digest": "d", "seconds": 1.0}')
     return item
 
 
 def test_a_record_has_the_size_of_training_and_its_diagnostics(tree: Path) -> None:
-    found = trained(tree, written(tree, policy()))["training"]
+    found = row_run(tree, written(tree, policy()))["training"]
     assert {name: found[name] for name in ("iterations", "updates", "rollouts", "tokens")} == {
         "iterations": 2, "updates": 2, "rollouts": 64, "tokens": 12 * 32,
     }  # fmt: skip
@@ -73,7 +74,7 @@ def test_a_record_has_the_size_of_training_and_its_diagnostics(tree: Path) -> No
 
 
 def test_the_curve_ends_with_the_final_evaluation(tree: Path) -> None:
-    curve = trained(tree, written(tree, policy()))["curve"]
+    curve = row_run(tree, written(tree, policy()))["curve"]
     assert (curve["temperature"], curve["top_p"]) == (1.0, 1.0)
     first, last = curve["points"]
     assert first == {"step": 1, "kl": 1.0, "n": 8, "win_rate_vs_sft": 55.0, "proxy_reward": 0.1}
@@ -82,7 +83,7 @@ def test_the_curve_ends_with_the_final_evaluation(tree: Path) -> None:
 
 def test_a_supervised_row_has_updates_and_no_rollouts(tree: Path) -> None:
     history = [{"step": 10, "loss": 1.0}, {"step": 17, "loss": 0.5}]
-    found = trained(tree, written(tree, policy("dpo", "dpo"), history))["training"]
+    found = row_run(tree, written(tree, policy("dpo", "dpo"), history))["training"]
     assert found == {"iterations": 17, "updates": 17, "rollouts": 0}
 
 

@@ -23,12 +23,11 @@ from tasks.studies.tuning import (
     pending,
     record_to_continue,
     search_points,
-    settings_digests,
     trials_of,
     tuning_plan,
     write_tuning,
 )
-from tasks.studies.world_record import DIVERGED, _origins
+from tasks.studies.world_record import DIVERGED, settings_digests
 
 PROJECT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
@@ -107,28 +106,28 @@ def test_the_points_of_committed_trials_stay() -> None:
 
 
 def trial_rows(made: TuningPlan, *trials: tuple[str, int]) -> Mapping[str, Mapping[str, Any]]:
-    return WorldTree("noise", made.spec, 100, Path(), made.points(trials)).rows
+    return WorldTree("noise", made.spec, 100, Path(), made.points_of(trials)).rows
 
 
 def test_rows_of_one_kind_are_tried_at_the_same_points() -> None:
     made = plan()
-    assert made.optimisers == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
+    assert {row: own["kind"] for row, own in made.stated.items()} == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
+    assert made.points["bandit"] == made.points["segment"]
     rows = trial_rows(made, ("bandit", 2), ("segment", 2))
-    assert rows["segment-t2"]["optimiser"] == made.drawn["ppo"][2]
-    assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.drawn["ppo"][2]}
+    assert rows["segment-t2"]["optimiser"] == made.points["segment"][2]
+    assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.points["segment"][2]}
 
 
 def test_tuning_leaves_what_a_row_fixes_and_the_other_settings_are_the_same_points() -> None:
     rows = {**STUDY["rows"], "bandit": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.4}, **KL}}
     made = plan(rows=rows)
-    assert made.drawn == plan().drawn
-    for number, point in enumerate(made.drawn["ppo"]):
+    assert made.points["segment"] == plan().points["segment"]
+    for number, point in enumerate(made.points["segment"]):
         others = {name: value for name, value in point.items() if name != "kl_coef"}
-        assert made.points_of("bandit")[number] == others
-        assert made.points_of("segment")[number] == point
+        assert made.points["bandit"][number] == others
         row = trial_rows(made, ("bandit", number))[f"bandit-t{number}"]
         assert row["optimiser"] == {"kl_coef": 0.4, **others}
-    assert set(made.stated("bandit")["space"]) == {"actor_lr", "critic_lr"}
+    assert set(made.stated["bandit"]["space"]) == {"actor_lr", "critic_lr"}
 
 
 @pytest.mark.parametrize(
@@ -163,20 +162,20 @@ def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
 def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Digests of trials of a study that is changed in some way."""
 
-    def made(number: int = 0, **changes: Any) -> dict[tuple[str, str], str]:
+    def made(number: int = 0, **changes: Any) -> dict[str, str]:
         own = plan(tuned_at=["low"], **changes)
-        trials = own.points((row, number) for row in own.optimisers)
+        trials = own.points_of((row, number) for row in own.points)
         world = WorldTree("noise", own.spec, 100, tmp_path_factory.mktemp("tree"), trials)
         write_tree(PROJECT, world)
         assert {item.seed for item in world.stages("low").values()} == {100}
-        return settings_digests(world)
+        return {world.trial_of[name][0]: digest for name, digest in settings_digests(world, "low").items()}
 
     return made
 
 
 def test_trials_of_a_row_differ_by_their_points_alone(digests: Any) -> None:
     before = digests()
-    assert set(before) == {("bandit", "low"), ("segment", "low"), ("dpo", "low")}
+    assert set(before) == {"bandit", "segment", "dpo"}
     assert len(set(before.values())) == 3
     assert digests(number=3) == before
 
@@ -189,11 +188,11 @@ def test_a_world_of_the_study_has_the_digest_of_its_tuning(digests: Any, tmp_pat
     chosen = {**rows, "dpo": STUDY["rows"]["dpo"]}
     world = WorldTree("noise", study(rows=chosen), 1_234_567, tmp_path)
     write_tree(PROJECT, world)
-    made = {(row, "low"): origin["settings"] for row, origin in _origins(world, "low", world.stages("low")).items()}
+    made = settings_digests(world, "low")
     assert made == digests()
     fixed = {**chosen, "bandit": {**rows["bandit"], **KL}}
     write_tree(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
-    assert _origins(other, "low", other.stages("low"))["bandit"]["settings"] != made["bandit", "low"]
+    assert settings_digests(other, "low")["bandit"] != made["bandit"]
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -207,11 +206,11 @@ def run(metric: float | None = None, **more: Any) -> dict[str, Any]:
 def filled(metrics: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
     """A record in which each row's trials have these metrics with seeds 100 and 101, in every cell."""
     own = plan(trials=max(map(len, metrics.values())), **changes)
-    rows: dict[str, Any] = {row: {**own.stated(row), "trials": []} for row in metrics}
+    rows: dict[str, Any] = {row: {**own.stated[row], "trials": []} for row in metrics}
     for row, values in metrics.items():
         for number, value in enumerate(values):
             runs = {str(seed): {cell: run(value) for cell in own.spec.tuning_cells(row)} for seed in (100, 101)}
-            rows[row]["trials"].append({"point": own.points_of(row)[number], "runs": runs})
+            rows[row]["trials"].append({"point": own.points[row][number], "runs": runs})
     return {"study": "noise", "metric": "win_rate_vs_sft", "seeds": [100, 101], "rows": rows}
 
 
@@ -369,7 +368,7 @@ def test_choices_are_written_into_the_study_and_its_comments_stay(file: Path, tm
     assert without == yaml.safe_load(TEXT)
     write_overrides(tmp_path, file, rows)
     assert file.read_text() == text, "the same choices again change nothing"
-    assert tuning_plan(PROJECT, "noise", spec, 4).drawn == plan().drawn
+    assert tuning_plan(PROJECT, "noise", spec, 4).points == plan().points
 
 
 def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rlhf_core.typed import typed
 from tasks.commands.study import print_study
 from tasks.graph.items import result_of
 from tasks.params.studies import StudySpec
-from tasks.studies.records import TWIN_APART, TWINS
+from tasks.studies.registration import TWIN_APART, TWINS
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, load_study
