@@ -29,7 +29,7 @@ from tasks.dvc.ended_runs import RunRequest, mark_request_done
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.tracking.searches import experiment_link_written_since, link_to_runs
+from tasks.tracking.mirror import link_to_runs
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
@@ -135,12 +135,7 @@ def run_request(
         problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
     rows = ["--rows", *mirrored] if mirrored else []
     mlflow_calls: list[Call] = [("tasks.tracking.mirror", ["--paper", one, "--scale", scale, *rows]) for one in tracked]
-    report_calls = report_page_calls(request)
-    # the report shows a link to each experiment, which the MLflow calls write unless `flows.live_tracker` already did
-    if all(experiment_link_written_since(root, one, began) for one in papers):
-        problems += follow_ups(root, *mlflow_calls, *report_calls)  # side by side
-    else:
-        problems += follow_ups(root, *mlflow_calls) + follow_ups(root, *report_calls)
+    problems += follow_ups(root, *mlflow_calls, *report_page_calls(request))  # side by side
     for one in tracked:
         if link := link_to_runs(root, one):
             key = re.sub("[^a-z0-9]+", "-", f"mlflow-{one}".lower())  # Prefect allows only these characters in a key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,10 +44,9 @@ class SetScore(NamedTuple):
 
 
 def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[str, Any]]:
-    """Returns a test set's pairs with their `section` (the set) and `subset` (their part of it).
+    """Returns the pairs of `<name>.test.jsonl[.gz]` with their `section` (the set) and `subset` (their part of it).
 
     Args:
-        name: of `<name>.test.jsonl` or `.jsonl.gz`.
         directory: where it is, None for the folder that REWARDSMITH_DATA names.
         rows: the most pairs, evenly spaced; pairs of one `group_id` stay together. None for all.
 
@@ -65,13 +64,10 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
             groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
         several = evenly_spaced(list(groups.values()), max(1, rows * len(groups) // len(found)))
         found = [row for group in several for row in group]
-    return [{**row, "section": name, "subset": _part(row)} for row in found]
-
-
-def _part(row: Mapping[str, Any]) -> str:
-    """Returns the part of a set that a row is of; JudgeBench's subjects of MMLU-Pro are one."""
-    subset = str(row.get("subset", ALL))
-    return "mmlu-pro" if subset.startswith("mmlu-pro") else subset
+    subsets = [str(row.get("subset", ALL)) for row in found]
+    # JudgeBench's subjects of MMLU-Pro are one part
+    parts = ["mmlu-pro" if subset.startswith("mmlu-pro") else subset for subset in subsets]
+    return [{**row, "section": name, "subset": part} for row, part in zip(found, parts, strict=True)]
 
 
 def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> list[SetScore]:
@@ -108,8 +104,6 @@ def bench_reward(
 
     Args:
         model: result of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
-        sets, directory, rows: as `load_set` takes them.
-        batch: responses per forward pass.
         hub_model: chat `template`, and the most tokens of `prompt` and in `total`, of a Hugging Face model.
 
     Raises:

@@ -42,16 +42,12 @@ def _finding(name: str, fits: bool, found: str, lacking: str, remedy: str) -> Fi
     return Finding(name, OK, found) if fits else Finding(name, lacking, found, remedy)
 
 
-def _refused(name: str, lacking: str, problem: str) -> Finding:
-    """Returns a refusal, whose first sentence is what was found and whose others are the remedy."""
-    found, _, remedy = problem.partition(". ")
-    return Finding(name, lacking, found, remedy)
-
-
 def examine(root: Path) -> list[Finding]:
     """Returns every check, in the order of reading."""
     system, kind = platform.system(), platform.machine()
-    cores, memory = machine.cores(), machine.memory_gb()
+    cores, memory, free = machine.cores(), machine.memory_gb(), machine.free_disk_gb(root)
+    gpus, device = machine.gpus(), found_device()
+    paths = {name: next(filter(None, map(shutil.which, programs)), None) for name, (programs, *_) in PROGRAMS.items()}
     return [
         _finding(
             "system", system == "Linux" and kind in ("x86_64", "AMD64"), f"{system} {kind}", NOTE,
@@ -61,7 +57,7 @@ def examine(root: Path) -> list[Finding]:
             "Python", (3, 11) <= sys.version_info[:2] < (3, 14), platform.python_version(), MISSING,
             "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`",
         ),
-        *map(check_program, PROGRAMS),
+        *(_finding(name, path is not None, path or "not found", *PROGRAMS[name][1:]) for name, path in paths.items()),
         check_packages(root / "constraints.txt"),
         _finding(
             "repository", (root / "dvc.yaml").exists() and (root / ".dvc").is_dir(), str(root.resolve()), MISSING,
@@ -72,17 +68,22 @@ def examine(root: Path) -> list[Finding]:
             "memory", memory >= DEMO_MEMORY_GB, f"{memory:.1f} GiB", NOTE,
             f"the demo needs about {DEMO_MEMORY_GB:g} GiB; close other programs",
         ),
-        _disk(root),
-        _gpu(),
+        _refused("disk", MISSING, problem) if (problem := machine.unusable_disk(root)) else _finding(
+            "disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING,
+            f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo",
+        ),
+        _finding(
+            "GPU", bool(gpus), f"{device} ({', '.join(gpus)})" if device.on_gpu else ", ".join(gpus) or "none", NOTE,
+            "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda`",
+        ),
         _isolation(),
     ]  # fmt: skip
 
 
-def check_program(name: str) -> Finding:
-    """Returns whether a program of `PROGRAMS` is there."""
-    programs, lacking, remedy = PROGRAMS[name]
-    path = next((found for program in programs if (found := shutil.which(program))), None)
-    return _finding(name, path is not None, path or "not found", lacking, remedy)
+def _refused(name: str, lacking: str, problem: str) -> Finding:
+    """Returns a refusal, whose first sentence is what was found and whose others are the remedy."""
+    found, _, remedy = problem.partition(". ")
+    return Finding(name, lacking, found, remedy)
 
 
 def pinned(constraints: Path) -> dict[str, str]:
@@ -113,23 +114,6 @@ def check_packages(constraints: Path) -> Finding:
         "packages", not wrong, shown or f"{len(pins)} pinned, all as tested", NOTE,
         "make install brings the tested versions",
     )  # fmt: skip
-
-
-def _disk(root: Path) -> Finding:
-    """Returns whether the disk can be written and has room for the demo."""
-    if (problem := machine.unusable_disk(root)) is not None:
-        return _refused("disk", MISSING, problem)
-    free = machine.free_disk_gb(root)
-    remedy = f"the demo needs about {DEMO_DISK_GB:g} GiB; `make clean`, or `dvc gc -w` in .demo"
-    return _finding("disk", free >= DEMO_DISK_GB, f"{free:.0f} GiB free", MISSING, remedy)
-
-
-def _gpu() -> Finding:
-    """Returns the GPUs."""
-    found, device = machine.gpus(), found_device()
-    shown = f"{device} ({', '.join(found)})" if device.on_gpu else ", ".join(found) or "none"
-    remedy = "small models need none; larger ones need NVIDIA GPUs and torch for CUDA: `make install TORCH=cuda`"
-    return _finding("GPU", bool(found), shown, NOTE, remedy)
 
 
 def _isolation() -> Finding:

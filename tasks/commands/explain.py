@@ -14,12 +14,7 @@ from tasks.scoring.segmenting import divide_among_tokens
 
 
 def explain(model_dir: Path, prompt: str, response: str) -> dict[str, Any]:
-    """Returns the rewards that a reward model gives to one response.
-
-    Args:
-        model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
-        prompt: user text, or a dialogue in one string.
-        response: the answer to it.
+    """Returns the rewards that a trained reward model gives to one response to a prompt (text, or a dialogue as text).
 
     Returns:
         `{tokens: [text of each response token, EOS included], rewards: [per token, the segment's value divided evenly;
@@ -46,15 +41,8 @@ def explain(model_dir: Path, prompt: str, response: str) -> dict[str, Any]:
 
 
 def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Returns the wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
-
-    Args:
-        results: of a scale.
-        names: rows of the same task that learned from a reward of sampled solutions.
-        seed: of the rows.
-
-    Returns:
-        the first row's solutions, with `credit: {row: per token, unclipped where known}`.
+    """Returns the first row's wrong sampled solutions that all rows kept, with `credit: {row: per token, unclipped
+    where known}`.
 
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.

@@ -63,13 +63,7 @@ TRIED = 4
 
 @dataclass
 class GatheredPairs:
-    """Preference pairs of all files.
-
-    Attributes:
-        train, test: good records.
-        bad: bad rows by the file that they are from.
-        notes: a line for each file with its format and counts, and for its bad rows.
-    """
+    """Preference pairs of all files: good records, bad rows by file, and lines on each file with format and counts."""
 
     train: list[Record] = field(default_factory=list)
     test: list[Record] = field(default_factory=list)
@@ -209,9 +203,7 @@ def make_project(
     """Makes a project and prints what is in it and what to do next.
 
     Args:
-        folder: of the project, which must not exist.
-        model: folder or hub id.
-        files: of preference pairs.
+        folder, model, files: the new folder, the model's folder or hub id, files of preference pairs.
         reward: `module:function`, None for a learned reward alone.
         columns: {our field: their column}.
         template: chat template; `tokenizer` is the model's own.

@@ -32,13 +32,7 @@ def found_device() -> Device:
 
 
 def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> dict[str, Any]:
-    """Returns the numbers of a scale's pages (see `tasks/commands/project/`) for a model on a device.
-
-    Args:
-        config: of the model.
-        parameters: of the model.
-        device: what one stage trains on.
-    """
+    """Returns the numbers of a scale's pages (`tasks/commands/project/`) for a model that stages train on a device."""
     on_gpu = device.memory_gb is not None
     longest = int(getattr(config, "max_position_embeddings", None) or 1024)
     total = min(1024 if on_gpu else 256, longest)
@@ -71,15 +65,8 @@ def project_sizes(config: PreTrainedConfig, parameters: int, device: Device) -> 
 
 
 def fitting_rows(config: Any, parameters: int, device: Device, tokens: int) -> int:
-    """Returns the rows of a forward pass that fit beside a trained policy, its reference and a reward model: a power of
-    two of at most 16; 0 where the models alone do not fit.
-
-    Args:
-        config: of the model.
-        parameters: of the model.
-        device: a GPU.
-        tokens: of the longest row.
-    """
+    """Returns the rows of so many tokens that fit on a GPU beside a trained policy, its reference and a reward model: a
+    power of two of at most 16; 0 where the models alone do not fit."""
     from rlhf_core.models.forecast import GIB, OVERHEAD, Sharding
 
     assert device.memory_gb is not None

@@ -24,14 +24,8 @@ PROMPT_WIDTH, RESPONSE_WIDTH = 26, 39
 
 
 def print_tried_reward(root: Path, scale: str, name: str, count: int, prompts: Path | None = None) -> None:
-    """Applies a reward function to a few rollouts and prints what it gives.
-
-    Args:
-        root: the repository, or any folder where `prompts` are given.
-        scale: whose results are looked for.
-        name: `module:function`.
-        count: rollouts.
-        prompts: rows to try it on instead.
+    """Applies a reward function, `module:function`, to a few rollouts of the newest policy, or to given rows, and
+    prints what it gives.
 
     Raises:
         RecipeError: no such function, one that fails, a wrong shape, values that are not numbers, or nothing to try it
@@ -58,12 +52,7 @@ def print_tried_reward(root: Path, scale: str, name: str, count: int, prompts: P
 
 
 def _of_tree(root: Path, scale: str) -> tuple[str, list[dict[str, Any]], Encoder]:
-    """Returns the rollouts of the newest policy, each with the data row of its prompt; where they are from, and their
-    encoder.
-
-    Raises:
-        RecipeError: there are none.
-    """
+    """Returns where they are from, rollouts of the newest policy, each with its prompt's data row, and an encoder."""
     from tasks.running.loading import load_encoder
     from tasks.scoring.reward_models import upstream
 
@@ -83,10 +72,8 @@ def _of_tree(root: Path, scale: str) -> tuple[str, list[dict[str, Any]], Encoder
 
 
 def _of_file(file: Path, count: int) -> tuple[str, list[dict[str, Any]], Encoder]:
-    """Returns rows of a file: prompts with a response, or both responses of preference pairs.
-
-    Tokens are those of a tokenizer trained on these texts, since no model says which it reads.
-    """
+    """Returns prompts of a file with a response, or both responses of its preference pairs; tokens are those of a
+    tokenizer trained on these texts, since no model says which it reads."""
     from rlhf_core.data.encoding import Encoder, Limits
     from rlhf_core.data.templates import chat_template
     from rlhf_core.data.tokenizers import train_byte_level_bpe

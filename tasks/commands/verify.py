@@ -149,14 +149,11 @@ def write_reference(root: Path, name: str) -> None:
 
 
 def verify(root: Path, name: str) -> int:
-    """Prints what does not agree and what was compared.
-
-    Returns:
-        `AGREES`, `DAMAGED` if a result is missing or changed, `DEVIATES` if what any machine gives equally differs.
+    """Prints what does not agree and what was compared; returns `AGREES`, `DAMAGED` if a result is missing or changed,
+    or `DEVIATES` if what any machine gives equally differs.
 
     Raises:
-        RecipeError: there is no reference of this name.
-        DataError: no file of stages or of the reference.
+        RecipeError, DataError: there is no reference of this name, or no file of it or of the stages.
     """
     made, file = stages_of(root, name), VERIFIED[name][1]
     if not (root / file).exists():

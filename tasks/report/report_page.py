@@ -25,7 +25,6 @@ from tasks.report.paper_tables import paper_table, printed_rows, run_anchor, sho
 from tasks.report.table import VERDICTS, ShownTable, TableCell, TableColumn, TableRow, simple_table
 from tasks.running.artifacts import read_object
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
-from tasks.tracking.searches import table_search
 
 REHEARSED = (
     "Rehearsal. Tiny random models, a few rows, two updates and a judge that draws lots: no number on this page is a "
@@ -194,9 +193,6 @@ def _table_section(root: Path, paper: str, table: dict[str, Any], scale: str, op
         command = Markup(": ") + code(f"rewardsmith run {paper} {' '.join(names)}{option}") if names else Markup()
         summary = Markup("{} without results{}").format(counted(len(absent), "row"), command)
         parts.append(Fold(summary, (paper_table(table, own, absent),)))
-    search = table_search(root, paper, table["id"], scale)
-    if search is not None and search.link:
-        parts.append(Text(link(search.link, "Compare its runs in MLflow"), "key"))
     parts += [Text(note, "key") for note in table_notes(table)]
     if also:
         known = f"Also measured on {table['id']}: what only a testbed with known rewards can say"

@@ -32,13 +32,7 @@ SHARED = {"data": "data", "sft": "SFT models", "evaluation": "evaluation setting
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """Two rows in the cells that a hypothesis counts.
-
-    Attributes:
-        spec, hypothesis: the study and the hypothesis.
-        ends, records: of the study's worlds.
-        tuned: rows with their trials; empty without tuning.
-    """
+    """Two rows in the cells that a hypothesis counts, with the numbers of the worlds and the rows' trials."""
 
     spec: StudySpec
     hypothesis: Hypothesis

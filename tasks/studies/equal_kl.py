@@ -28,9 +28,8 @@ def at_kl(curve: Mapping[str, Any], target: float, metric: str = OVER_SFT) -> fl
     none.
 
     Args:
-        curve: of a row's record.
+        curve: of a row's record; `metric` is a field of its points.
         target: nats per response, above 0.
-        metric: a field of the curve's points.
     """
     if (problem := curve_problem(curve, metric)) is not None:
         return problem
@@ -46,13 +45,8 @@ def at_kl(curve: Mapping[str, Any], target: float, metric: str = OVER_SFT) -> fl
 
 
 def path_of(curve: Mapping[str, Any], metric: str, start: float | None = None) -> list[tuple[float, float]]:
-    """Returns KL and metric of a curve's points, from the SFT model on where its value is known.
-
-    Args:
-        curve: of a row's record.
-        metric: a field of its points.
-        start: the SFT model's value; of win rates over it 50 % unless given.
-    """
+    """Returns KL and metric of a curve's points, from the SFT model on where its value is known: `start`, or 50 % of
+    win rates over it."""
     first = EVEN if start is None and metric.endswith(OVER_SFT) else start
     path = [(max(0.0, point["kl"]), point[metric]) for point in curve["points"] if metric in point]
     return path if first is None else [(0.0, first), *path]

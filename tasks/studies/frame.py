@@ -62,12 +62,8 @@ def measure(metric: str, kl: float) -> str:
 
 @dataclass(frozen=True)
 class Ends:
-    """The numbers of a study's frame at the end of training.
-
-    Attributes:
-        worlds: their seeds, in order.
-        columns: by metric, cell and row; float64 [worlds], NaN where there is no number.
-    """
+    """Numbers at the end of training: float64 [worlds] by metric, cell and row, NaN where there is none; and the
+    worlds' seeds, in order."""
 
     worlds: tuple[int, ...]
     columns: Mapping[tuple[str, str, str], Floats]

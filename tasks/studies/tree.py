@@ -122,7 +122,7 @@ def _paper(row: Mapping[str, Any]) -> str:
 
 
 def write_tree(project: Path, world: WorldTree) -> None:
-    """Writes the pages and pipelines of a world; what the tree has of results stays.
+    """Writes the pages and pipelines of a world; the tree's results stay.
 
     Raises:
         RecipeError: a row or setting of the study that does not exist or does not fit.
@@ -139,7 +139,15 @@ def write_tree(project: Path, world: WorldTree) -> None:
     for cell, levels in world.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
-    _check(world)
+    stated = dict.fromkeys(map(_paper, world.rows.values()))
+    problems = [
+        f"study '{world.study}': {problem}"
+        for cell in world.cells
+        for paper in stated
+        for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
+    ]
+    if (error := refused(problems)) is not None:
+        raise error
     for cell, file in zip(world.cells, world.pipelines, strict=True):
         made = Graph(cell)
         made.add(world.items(cell))
@@ -149,18 +157,6 @@ def write_tree(project: Path, world: WorldTree) -> None:
     (world.tree / REUSED_TRAINING).mkdir(parents=True, exist_ok=True)
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
-
-
-def _check(world: WorldTree) -> None:
-    """Refuses what a stage would refuse, naming the study beside the page."""
-    problems = [
-        problem
-        for cell in world.cells
-        for paper in dict.fromkeys(map(_paper, world.rows.values()))
-        for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
-    ]
-    if (error := refused(f"study '{world.study}': {problem}" for problem in problems)) is not None:
-        raise error
 
 
 def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:

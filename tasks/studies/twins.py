@@ -31,9 +31,8 @@ class TwinTest(NamedTuple):
     """A metric's differences between equal rows, tested.
 
     Attributes:
-        metric: of the rows.
         deviation: standard deviation of a run within its world, from all worlds.
-        calibration: test of the standardised differences of the worlds after the first; in its place why there is none.
+        calibration: test of the standardised differences of the worlds after the first, or why there is none.
     """
 
     metric: str
@@ -53,13 +52,8 @@ class TwinTest(NamedTuple):
 
 
 def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
-    """Tests whether twins vary as they do in the first worlds, in each metric of a complete study of twins.
-
-    Returns:
-        one test for each metric; none of another study, or before the last world.
-
-    A metric of which a run has no finite number, or whose first worlds do not differ, has no test.
-    """
+    """Returns tests whether twins vary as they do in the first worlds, one for each metric of a complete study of
+    twins; none of another study."""
     if not state.spec.twins or not state.findings:
         return ()
     metrics = (state.spec.metric, *(name for name in state.spec.shows if is_metric(name)))

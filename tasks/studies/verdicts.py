@@ -44,8 +44,7 @@ class StudyFinding:
     """A hypothesis with what its worlds say.
 
     Attributes:
-        name: of the hypothesis.
-        hypothesis: its row, the row it is compared with, and its words.
+        name, hypothesis: the hypothesis.
         primary: whether it is the study's primary one.
         effect: mean over worlds of the hypothesis' number; None where a world has none.
         p: of the primary hypothesis, not corrected; of the others, corrected for their number and never below the
@@ -55,7 +54,7 @@ class StudyFinding:
             back.
         values: the number of each world, by its seed.
         why_no_effect: why there is none, with world, cell and row.
-        caveats: what weakens the comparison, such as untuned rows, unequal budgets or little training.
+        caveats: what weakens the comparison.
         held_back: it is not tested, since it is not the primary hypothesis and that one is not significant.
     """
 
@@ -89,13 +88,12 @@ class StudyFinding:
 
 @dataclass(frozen=True)
 class StudyState:
-    """A study with the worlds that it has; `findings` is empty before the registered number of worlds.
+    """A study with the worlds that it has.
 
     Attributes:
-        own: the study's file as git has it.
-        spec: its settings.
+        own, spec: the study's file as git has it, and its settings.
         records: that count, by the worlds' seeds.
-        findings: of its hypotheses, the primary one first.
+        findings: of its hypotheses, the primary one first; empty before the registered number of worlds.
         tuned: its rows with their trials, empty without tuning.
         notes: records, or a tuning, that do not count, in words.
     """
@@ -159,23 +157,18 @@ def findings_of(
 
     A hypothesis of which a world has no number has no effect, whatever the other worlds say; it still counts among
     those that are corrected for.
-
-    Args:
-        spec: the study.
-        records: of its worlds by seed.
-        tuned: its rows with their trials, None without tuning.
     """
     ends, tuned = ends_of(frame_of(spec, records)), tuned or {}
     numbers: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}
-    why_no_effect: dict[str, str] = {}
+    why_none: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
         weights = weights_of(spec, hypothesis)
         parts = ends.table(spec.metric, weights) * np.array([*weights.values()])
         if np.isnan(parts).any():
             world, place = map(int, np.argwhere(np.isnan(parts))[0])
             cell, row = [*weights][place]
-            why_no_effect[name] = why_no_number(records[ends.worlds[world]], cell, row, spec.metric)
+            why_none[name] = why_no_number(records[ends.worlds[world]], cell, row, spec.metric)
         else:
             numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
             effects[name] = over_worlds(numbers[name], scale=float(np.abs(parts).max()))
@@ -184,23 +177,21 @@ def findings_of(
     corrected = dict(zip(p_values, gatekept(every), strict=True))
     within, broken = _within_margin(spec, effects), {name for name, row in tuned.items() if row.broken}
     found = []
-    for place, (name, hypothesis) in enumerate(spec.hypotheses.items()):
-        effect, held_back = effects.get(name), place > 0 and every[0] >= ALPHA
-        word: Word = "undecided"
-        if effect is not None:
-            word = _word(spec, hypothesis, effect, corrected[name], name in within, broken)
-        level = ALPHA / (1 if place == 0 else len(every) - 1)
+    for name, hypothesis in spec.hypotheses.items():
+        effect, primary = effects.get(name), not found
+        held_back = not primary and every[0] >= ALPHA
+        level = ALPHA / (1 if primary else len(every) - 1)
         found.append(
             StudyFinding(
                 name,
                 hypothesis,
-                primary=place == 0,
-                effect=effect,
+                primary,
+                effect,
                 p=None if p_values[name] is None else corrected[name],
-                word=word,
+                word=_word(spec, hypothesis, effect, corrected[name], name in within, broken),
                 sees=None if effect is None or held_back else effect.smallest_visible(level),
                 values=numbers.get(name, {}),
-                why_no_effect=why_no_effect.get(name),
+                why_no_effect=why_none.get(name),
                 caveats=caveats_of(ComparedRows(spec, hypothesis, ends, records, tuned)),
                 held_back=held_back,
             )
@@ -219,8 +210,10 @@ def _within_margin(spec: StudySpec, effects: Mapping[str, Effect]) -> set[str]:
     return {name for name, p in zip(names, corrected, strict=True) if p < ALPHA}
 
 
-def _word(spec: StudySpec, hypothesis: Hypothesis, effect: Effect, p: float, within: bool, broken: set[str]) -> Word:
-    if effect.reason is None and p < ALPHA:
+def _word(
+    spec: StudySpec, hypothesis: Hypothesis, effect: Effect | None, p: float, within: bool, broken: set[str]
+) -> Word:
+    if effect is not None and effect.reason is None and p < ALPHA:
         row, other = compared(spec, hypothesis)
         losing = {row, other} if hypothesis.over is not None else {other if effect.estimate > 0 else row}
         if (effect.estimate > 0) != (hypothesis.side == "above"):

@@ -67,14 +67,10 @@ def refuse_unusable(uri: str) -> None:
             ) from None
         return
     parts = urlsplit(uri)
-    if (default := PORTS.get(parts.scheme.split("+")[0])) is None:  # not a database, but MLflow's server
+    default = PORTS.get(parts.scheme.split("+")[0])
+    if default is None or parts.hostname is None or "," in parts.netloc:  # MLflow's server, or left to the driver
         return
-    try:
-        host, port = parts.hostname, parts.port or default
-    except ValueError:  # several hosts: the driver knows what to do with them
-        return
-    if host is None:
-        return
+    host, port = parts.hostname, parts.port or default
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as error:

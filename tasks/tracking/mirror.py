@@ -14,28 +14,33 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
+from tasks.running.artifacts import write_json
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.exclusive import in_turn
+from tasks.running.platform_state import read_private
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import open_client, without_passwords
-from tasks.tracking.models import Registry, model_name, pages
+from tasks.tracking.models import Registry, model_name
 from tasks.tracking.outcomes import RowOutcome, TrackedStage, flatten, outcomes, tables_of_rows
 from tasks.tracking.run_content import log_params, log_result, logged_params, milliseconds
-from tasks.tracking.searches import note_experiment
 
+#: Folder of notes where the runs of papers are.
+NOTES = Path(".work") / "tracking"
 #: Tag of a run whose stage is running or was interrupted; its value is the stage's tree.
 LIVE = "live"
+#: Most runs that MLflow gives at once.
+MOST_RUNS = 50_000
 #: Tag for which MLflow's pages open an experiment as model training, with its runs.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 
@@ -86,6 +91,18 @@ def open_registry(root: Path) -> Registry:
     return Registry(open_client(tracking_uri(root)))
 
 
+def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
+    """Notes the page of a paper's runs on MLflow's server, without user and password; none of a database."""
+    page = f"{without_passwords(uri).rstrip('/')}/#/experiments/{quote(experiment, safe='')}/runs"
+    (root / NOTES).mkdir(parents=True, exist_ok=True)
+    write_json(root / NOTES / f"{paper}.json", {"page": page if uri.startswith("http") else None})
+
+
+def link_to_runs(root: Path, paper: str) -> str | None:
+    """Returns MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
+    return read_private(root / NOTES / f"{paper}.json").get("page")
+
+
 def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
     found = client.get_experiment_by_name(paper)
     if found is not None:
@@ -103,7 +120,7 @@ def _existing(client: Any, experiment: str, scale: str, tree: str) -> tuple[dict
     """
     complete: dict[str, Any] = {}
     live: dict[str, Any] = {}
-    for run in pages(partial(client.search_runs, [experiment]), f"tags.scale = '{scale}'"):
+    for run in client.search_runs([experiment], f"tags.scale = '{scale}'", max_results=MOST_RUNS):
         tags = run.data.tags
         if "key" not in tags or tags.get(LIVE, tree) != tree:
             continue
@@ -126,7 +143,7 @@ def _result_tags(outcome: RowOutcome) -> dict[str, str]:
     }
     if "hacking_onset" in outcome.metrics:
         tags["hacking_onset"] = str(int(outcome.metrics["hacking_onset"]))
-        tags["alarms"] = alarm_text(alarms_of(outcome.out / "result"))
+        tags["alarms"] = alarm_text(alarms_of(outcome.stage.out / "result"))
     if outcome.failure:
         tags["failure"] = str(outcome.failure.get("message", ""))[:4000]
     lineage = {f"lineage.{path.replace('/', '.')}": value for path, value in record.get("inputs", {}).items()}
@@ -144,7 +161,6 @@ class Mirror:
         note_experiment(root, paper, self.uri, self.experiment)
         self.tree, self.tables = root.resolve().as_posix(), tables_of_rows(paper)
         self.complete, self.live = _existing(self.client, self.experiment, scale, self.tree)
-        self.registry = Registry(self.client, paper)
         self.counts = Counts()
 
     def start(self, stage: TrackedStage) -> Any:
@@ -170,7 +186,6 @@ class Mirror:
         stage = outcome.stage
         old, run = self.complete.get(stage.key), self.live.get(stage.key)
         if old is not None and old.data.tags.get("digest") == outcome.digest:
-            self._register(outcome, old, old.data.tags)
             self.counts.unchanged += 1
             return
         version = int(old.data.tags.get("version", 1)) + 1 if old is not None else 1
@@ -189,9 +204,11 @@ class Mirror:
         log_params(self.client, run.info.run_id, resolved)
         log_result(self.client, run, outcome, self.root)
         self.client.set_terminated(run.info.run_id, "FAILED" if outcome.failure else "FINISHED", end_time=end)
+        name = model_name(self.paper, self.scale, stage.kind, stage.name)
+        if name is not None and not outcome.failure:
+            Registry(self.client).register(name, run, tags)
         self.client.set_tag(run.info.run_id, "complete", "true")
-        self.complete[stage.key] = run = self.client.get_run(run.info.run_id)
-        self._register(outcome, run, tags)
+        self.complete[stage.key] = self.client.get_run(run.info.run_id)
         if old is None:
             self.counts.new += 1
             return
@@ -222,12 +239,6 @@ class Mirror:
         }
         tags |= dict.fromkeys(self.tables.get(stage.name, ()) if kind == "row" else (), "true")
         return tags | ({"rehearsal": "true"} if is_rehearsal(self.scale) else {})
-
-    def _register(self, outcome: RowOutcome, run: Any, tags: Mapping[str, str]) -> None:
-        """Registers the result as a version of its registered model, where it is a reward model or a policy."""
-        name = model_name(self.paper, self.scale, outcome.stage.kind, outcome.stage.name)
-        if name is not None and not outcome.failure:
-            self.registry.register(name, run, tags)
 
 
 def sync(root: Path, paper: str, scale: str = DEFAULT_SCALE, rows: Sequence[str] = ()) -> Counts:

@@ -43,7 +43,7 @@ MAX_NEW_TOKENS = 256
 def pointer(outcome: RowOutcome, root: Path) -> dict[str, Any]:
     """Returns the place of a result in DVC, and its digest."""
     return {
-        "result": (outcome.out / "result").relative_to(root).as_posix(),
+        "result": (outcome.stage.out / "result").relative_to(root).as_posix(),
         "digest": outcome.digest,
         "stage": outcome.stage.address,
         "commit": outcome.record.get("commit"),

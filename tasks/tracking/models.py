@@ -8,7 +8,7 @@ with the DVC path and the digest (`tasks.tracking.model_folder`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
-PAGE = 1000
+#: Most models that MLflow names at once.
+MOST_MODELS = 1000
 
 
 def model_name(paper: str, scale: str, kind: str, name: str) -> str | None:
@@ -49,37 +50,14 @@ class Registered:
     commit: str = ""
 
 
-def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
-    """Yields everything that a paged search of MLflow finds."""
-    token = None
-    while True:
-        page = search(query, max_results=PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
 class Registry:
-    """Registers results, and looks them up by alias.
+    """The models of one MLflow client: registers results, and looks them up by alias."""
 
-    Args:
-        client: MLflow's.
-        paper: whose models are registered; None to look up alone.
-    """
-
-    def __init__(self, client: Any, paper: str | None = None) -> None:
+    def __init__(self, client: Any) -> None:
         self.client = client
-        self.versions: dict[str, str] = {}
-        self.aliases: dict[str, dict[str, str]] = {}
-        if paper is not None:
-            query = f"name LIKE '{paper}-%'"
-            self.versions = {found.run_id: str(found.version) for found in pages(client.search_model_versions, query)}
-            for model in pages(client.search_registered_models, query):
-                self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
-        """Makes a version of a run's result and points its seed's alias at it; the same run again changes nothing.
+        """Makes a version of a run's result and points its seed's alias at it.
 
         Args:
             name: of the registered model.
@@ -88,22 +66,15 @@ class Registry:
         """
         from mlflow.exceptions import MlflowException
 
-        run_id, alias = run.info.run_id, f"seed-{tags['seed']}"
-        if name not in self.aliases:
-            try:
-                self.client.create_registered_model(name)
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another writer was first
-                    raise
-            self.aliases[name] = {}
-        if run_id not in self.versions:
-            kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
-            source = f"{run.info.artifact_uri}/{FOLDER}"
-            made = self.client.create_model_version(name, source, run_id=run_id, tags=kept)
-            self.versions[run_id] = str(made.version)
-        if self.aliases[name].get(alias) != self.versions[run_id]:
-            self.client.set_registered_model_alias(name, alias, self.versions[run_id])
-            self.aliases[name][alias] = self.versions[run_id]
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
+        source = f"{run.info.artifact_uri}/{FOLDER}"
+        made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
+        self.client.set_registered_model_alias(name, f"seed-{tags['seed']}", made.version)
 
     def resolve(self, name: str, alias: str) -> Registered:
         """Returns the version behind an alias.
@@ -130,7 +101,7 @@ class Registry:
         try:
             aliases = self.client.get_registered_model(name).aliases
         except MlflowException:
-            names = {model.name for model in self.client.search_registered_models(max_results=PAGE)}
+            names = {model.name for model in self.client.search_registered_models(max_results=MOST_MODELS)}
             nearest_ones = hint(name, sorted(names), more=3) if names else "; none is registered: rewardsmith sync"
             return f"the registry has no model '{name}'{nearest_ones}"
         near = hint(alias, sorted(aliases), more=3)

@@ -38,11 +38,9 @@ class TrackedStage:
     """A stage whose result is a run.
 
     Attributes:
-        address: DVC's name of it.
-        kind: the module that it runs.
+        address, kind: DVC's name of it, and the module that it runs.
         name, seed: of its row or reward model.
-        out: its output directory.
-        key: the place of its result below `results/`, by which its run is known.
+        out, key: its output directory, and its place below `results/`, by which its run is known.
         params: its settings.
     """
 
@@ -65,12 +63,8 @@ class RowOutcome:
     failure: Mapping[str, Any] | None = None
 
     @property
-    def out(self) -> Path:
-        return self.stage.out
-
-    @property
     def metrics(self) -> dict[str, float]:
-        return {} if self.failure else numbers(read_object(self.out / "result" / "metrics.json"))
+        return {} if self.failure else numbers(read_object(self.stage.out / "result" / "metrics.json"))
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -94,15 +88,15 @@ def tables_of_rows(paper: str) -> dict[str, list[str]]:
 
 def outcomes(root: Path, paper: str, scale: str) -> list[RowOutcome]:
     """Returns every tracked stage of the paper that has a result or a failure, in the order of the graph."""
-    files = [Path("pipelines", scale, name, "dvc.yaml") for name in (SHARED, paper)]
+    files = [f"pipelines/{scale}/{name}/dvc.yaml" for name in (SHARED, paper)]
     if scale == DEFAULT_SCALE:
-        files.insert(0, Path("dvc.yaml"))
+        files.insert(0, "dvc.yaml")
     found = []
     for file in (file for file in files if (root / file).exists()):
-        prefix = "" if file == Path("dvc.yaml") else f"{file.as_posix()}:"
         for name, stage in read_mapping(root / file)["stages"].items():
             if stage["meta"]["module"] in TRACKED and stage["meta"]["owner"] in (SHARED, paper):
-                found.append(outcome_of(root, _tracked(root, f"{prefix}{name}", stage)))
+                address = name if file == "dvc.yaml" else f"{file}:{name}"
+                found.append(outcome_of(root, _tracked(root, address, stage)))
     return [outcome for outcome in found if outcome is not None]
 
 

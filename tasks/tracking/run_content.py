@@ -1,5 +1,4 @@
-"""Content of a run in MLflow: parameters, metrics per step, tables of texts and tokens, a pointer to the result, and
-its model."""
+"""Content of a run in MLflow: parameters, metrics by step, tables of texts, a pointer to the result, and its model."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from tasks.tracking.model_folder import log_model, pointer
 from tasks.tracking.models import KINDS
 from tasks.tracking.outcomes import RowOutcome, numbers
 
-#: Rows of the generations table kept per run.
-GENERATIONS = 200
+#: Most rows of a run's table.
+MOST_ROWS = 200
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 #: Files with a row per step, and what their metrics' names begin with.
 STEP_FILES = {"result/history.jsonl": "", "result/checkpoints.jsonl": "checkpoint/", "record/phases.jsonl": "system/"}
@@ -44,21 +43,6 @@ def row_metrics(rows: Sequence[Mapping[str, Any]], prefix: str, begin: int) -> l
         values = numbers({key: value for key, value in row.items() if key != "step"})
         metrics += [Metric(f"{prefix}{key}", value, begin + step, step) for key, value in values.items()]
     return metrics
-
-
-def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for every token of sampled rollouts: step, prompt id, response in its step, token, reward and its
-    parts."""
-    rows = []
-    place: dict[int, int] = {}
-    for rollout in rollouts:
-        number = place[rollout["step"]] = place.get(rollout["step"], 0) + 1
-        shared = {"step": rollout["step"], "id": rollout["id"], "response": number}
-        for i in range(len(rollout["tokens"])):
-            parts = {f"reward/{name}": values[i] for name, values in rollout["breakdown"].items()}
-            own = {name: rollout[f"{name}s"][i] for name in ("token", "reward", "advantage")}
-            rows.append({**shared, "position": i, **own, **parts, "true_reward": rollout["true_reward"]})
-    return rows
 
 
 def data_inputs(record: Mapping[str, Any]) -> list[Any]:
@@ -88,6 +72,7 @@ def logged_params(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
+    """Logs any number of parameters."""
     from mlflow.entities import Param
 
     every = [Param(*item) for item in logged_params(params).items()]
@@ -108,17 +93,15 @@ def log_result(client: Any, run: Any, outcome: RowOutcome, root: Path) -> None:
         client.log_inputs(run_id, datasets=datasets)
     metrics = []
     for name, prefix in STEP_FILES.items():
-        rows = read_jsonl(outcome.out / name) if (outcome.out / name).exists() else []
+        rows = read_jsonl(outcome.stage.out / name) if (outcome.stage.out / name).exists() else []
         metrics += row_metrics(rows, prefix, run.info.start_time)
     # the evaluation is the last point of a curve of the same name, so that a run's latest value is its result
     last = max((metric.step for metric in metrics), default=-1) + 1
     metrics += [Metric(name, value, end + last, last) for name, value in outcome.metrics.items()]
     log_metrics(client, run_id, metrics)
-    tables = {"generations": lambda rows: rows[:GENERATIONS], "rollouts": token_rows, "alarms": list}
-    for name, made in tables.items():
-        path = outcome.out / "result" / f"{name}.jsonl"
-        rows = made(read_jsonl(path)) if path.exists() else []
-        if rows:
+    for name in ("generations", "alarms"):
+        path = outcome.stage.out / "result" / f"{name}.jsonl"
+        if rows := read_jsonl(path)[:MOST_ROWS] if path.exists() else []:
             import pandas
 
             client.log_table(run_id, pandas.DataFrame(rows), f"{name}.json")

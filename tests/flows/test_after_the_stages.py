@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from flows.paper import report_page_calls, tables_calls
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from tasks.dvc.ended_runs import RunRequest
-from tasks.tracking.searches import note_experiment
 from tests.flows import without_stages
 
 DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
@@ -63,23 +61,12 @@ def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("made", without_stages.FLOWS)
-@pytest.mark.parametrize("live", [True, False], ids=["noted by this run", "noted by an earlier run"])
-def test_the_report_is_written_beside_the_mirror_once_the_experiment_is_noted(
-    root: Path, monkeypatch: pytest.MonkeyPatch, made: str, live: bool
-) -> None:
+def test_the_report_is_written_beside_the_mirror(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     asked: list[list[str]] = []
 
     def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
         asked.append([module for module, _ in calls])
         return []
 
-    def note() -> None:
-        note_experiment(root, "segment", "sqlite:///mlflow.db", "7")
-
-    note()
-    os.utime(root / ".work/tracking/segment.json", (1.0, 1.0))
-    without_stages.run(
-        monkeypatch, made, root, follow_ups, stages=note if live else lambda: None, full=True, seeds=(0,)
-    )
-    together = [["tasks.tracking.mirror", "tasks.report"]]
-    assert asked == [["tasks.tables"], *(together if live else [["tasks.tracking.mirror"], ["tasks.report"]])]
+    without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
+    assert asked == [["tasks.tables"], ["tasks.tracking.mirror", "tasks.report"]]

@@ -124,31 +124,19 @@ def test_a_reward_of_each_token_is_paid_as_it_is(folder: Path) -> None:
     assert check_rows(folder / "mine", "mine", ["own", "both"], "local") == []
 
 
-def renamed(*names: str, to: str = "gone") -> Callable[[Path], Any]:
-    """Renames files of the model's folder."""
-    return lambda folder: [
-        (folder / "model" / name).rename(folder / "model" / to) for name in names if (folder / "model" / name).exists()
-    ]
+def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
+    """Changes a file of the model."""
+    return lambda folder: (folder / "model" / name).write_bytes(change((folder / "model" / name).read_bytes()))
+
+
+def renamed(name: str, to: str = "gone") -> Callable[[Path], Any]:
+    """Renames a file of the model."""
+    return lambda folder: (folder / "model" / name).rename(folder / "model" / to)
 
 
 def with_config(**fields: Any) -> Callable[[Path], Any]:
     """Changes fields of the model's configuration."""
-
-    def change(folder: Path) -> None:
-        file = folder / "model" / "config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
-
-    return change
-
-
-def with_weights(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
-    """Changes the file of weights."""
-
-    def changed(folder: Path) -> None:
-        file = folder / "model" / "model.safetensors"
-        file.write_bytes(change(file.read_bytes()))
-
-    return changed
+    return changed("config.json", lambda content: json.dumps({**json.loads(content), **fields}).encode())
 
 
 def lacking_one(content: bytes) -> bytes:
@@ -158,67 +146,68 @@ def lacking_one(content: bytes) -> bytes:
     return save(weights, {"format": "pt"})
 
 
+def without_template(folder: Path) -> None:
+    shutil.rmtree(folder / "model")
+    save_causal(folder / "model")
+
+
 WEIGHTS = "model.safetensors"
 OWN_CODE = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
-#: Mistakes: a change of the folder, the error, and a pattern of its message.
-WRONG_MODELS: dict[str, tuple[Callable[[Path], Any], type[RewardsmithError], str]] = {
+#: Mistakes: a change of the folder, changed arguments, the error, and a pattern of its message.
+WRONG: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any], type[RewardsmithError], str]] = {
     "no tokenizer": (
-        renamed("tokenizer.json", "tokenizer_config.json"), DataError, "the model folder has no tokenizer",
+        lambda folder: [file.unlink() for file in (folder / "model").glob("tokenizer*")], {}, DataError,
+        "the model folder has no tokenizer",
     ),
-    "no weights": (renamed(WEIGHTS), DataError, r"the model folder has no weights \(\*.safetensors\)"),
+    "no weights": (renamed(WEIGHTS), {}, DataError, r"the model folder has no weights \(\*.safetensors\)"),
     "pickled weights": (
-        renamed(WEIGHTS, to="pytorch_model.bin"), DataError, r"no weights .* Pickled .* convert them once",
+        renamed(WEIGHTS, "pytorch_model.bin"), {}, DataError, r"no weights .* Pickled .* convert them once",
     ),
-    "GGUF": (renamed(WEIGHTS, to="model.gguf"), DataError, "no weights .* give the model from which it was"),
-    "cut weights": (with_weights(lambda all_: all_[:-100]), DataError, "the weights cannot be read .*incomplete"),
+    "GGUF": (renamed(WEIGHTS, "model.gguf"), {}, DataError, "no weights .* give the model from which it was"),
+    "cut weights": (
+        changed(WEIGHTS, lambda content: content[:-100]), {}, DataError, "the weights cannot be read .*incomplete",
+    ),
     "missing weights": (
-        with_weights(lacking_one), DataError, "lack 1 weights of the model, .* first 'lm_head.weight'",
+        changed(WEIGHTS, lacking_one), {}, DataError, "lack 1 weights of the model, .* first 'lm_head.weight'",
     ),
-    "weights of another size": (with_config(intermediate_size=64), DataError, "or have them in another size"),
+    "weights of another size": (with_config(intermediate_size=64), {}, DataError, "or have them in another size"),
     "no language model": (
-        with_config(model_type="vit", architectures=None), DataError, "no language model can be loaded",
+        with_config(model_type="vit", architectures=None), {}, DataError, "no language model can be loaded",
     ),
     "a classifier": (
-        with_config(architectures=["LlamaForSequenceClassification"]), RecipeError, "is a LlamaForSeq.*, not a",
+        with_config(architectures=["LlamaForSequenceClassification"]), {}, RecipeError, "is a LlamaForSeq.*, not a",
     ),
     "quantised weights": (
-        with_config(quantization_config={"quant_method": "gptq", "bits": 4}), RecipeError, r"quantised .*\(gptq\)",
+        with_config(quantization_config={"quant_method": "gptq", "bits": 4}), {}, RecipeError, r"quantised .*\(gptq\)",
     ),
     "code of its own": (
-        with_config(model_type="mine", auto_map=OWN_CODE), DataError,
-        "no language model can be loaded .*Code from the hub is never run",
+        with_config(model_type="mine", auto_map=OWN_CODE), {}, DataError, "Code from the hub is never run",
     ),
-    "no chat template": (
-        lambda folder: save_causal(Path(shutil.rmtree(folder / "model") or folder / "model")), RecipeError,
-        "the tokenizer has no chat template; .*--template llama3",
-    ),
+    "no chat template": (without_template, {}, RecipeError, "has no chat template; .*--template llama3"),
     "broken chat template": (
         lambda folder: (folder / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }"),
-        RecipeError, "chat template is not valid Jinja",
+        {}, RecipeError, "chat template is not valid Jinja",
     ),
+    "no model": (None, {"model": "./elsewhere"}, DataError, "the model folder has no configuration"),
+    "unknown on the hub": (None, {"model": "nobody/nothing"}, DataError, "or a hub id with HF_HUB_OFFLINE=0"),
+    "a folder of pairs": (None, {"files": (Path("model"),)}, DataError, "file model: is a folder"),
+    "another template": (None, {"template": "llama3"}, RecipeError, "the tokenizer has no token"),
+    "unknown template": (None, {"template": "lama"}, RecipeError, "unknown chat template 'lama'"),
+    "no file": (None, {"files": (Path("nowhere.jsonl"),)}, DataError, "nowhere.jsonl: no such file"),
+    "reward of NaN": (None, {"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
+    "a folder that exists": (None, {"name": "model"}, RecipeError, "exists; init makes a new folder"),
+    "a bad name": (None, {"name": "my.study"}, RecipeError, "it has letters, digits"),
+    "a paper's name": (None, {"name": "par"}, RecipeError, "the package uses"),
 }  # fmt: skip
-#: Changed arguments, the error, and a pattern of its message.
-WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], type[RewardsmithError], str]] = {
-    "no model": ({"model": "./elsewhere"}, DataError, "the model folder has no configuration"),
-    "unknown on the hub": ({"model": "nobody/nothing"}, DataError, "or a hub id with HF_HUB_OFFLINE=0"),
-    "a folder of pairs": ({"files": (Path("model"),)}, DataError, "file model: is a folder"),
-    "another template": ({"template": "llama3"}, RecipeError, "the tokenizer has no token"),
-    "unknown template": ({"template": "lama"}, RecipeError, "unknown chat template 'lama'"),
-    "no file": ({"files": (Path("nowhere.jsonl"),)}, DataError, "nowhere.jsonl: no such file"),
-    "reward of NaN": ({"reward": "started_rewards:nan"}, NumericsError, "response 0 .* is not finite"),
-}
 
 
-@pytest.mark.parametrize("wrong", [*WRONG_MODELS, *WRONG_ARGUMENTS])
+@pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_is_one_message_before_anything_is_written(folder: Path, wrong: str) -> None:
-    given: dict[str, Any] = {}
-    if wrong in WRONG_MODELS:
-        change, error, said = WRONG_MODELS[wrong]
+    change, given, error, message = WRONG[wrong]
+    if change is not None:
         change(folder)
-    else:
-        given, error, said = WRONG_ARGUMENTS[wrong]
     before = sorted(folder.iterdir())
-    with pytest.raises(error, match=said) as raised:
+    with pytest.raises(error, match=message) as raised:
         make(folder, **given)
     assert len(str(raised.value).splitlines()) == 1
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before
@@ -236,15 +225,6 @@ def test_a_dialogue_that_the_template_refuses_is_named_wherever_it_is(folder: Pa
     with pytest.raises(DataError, match=r"row pairs-000031: .* refuses the dialogue \(two answers"):
         make(folder)
     assert not (folder / "mine").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("model", "exists; init makes a new folder"), ("my.study", "it has letters, digits"), ("par", "the package uses")],
-)
-def test_a_folder_that_cannot_be_a_project_is_refused(folder: Path, name: str, said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
-        make(folder, name)
 
 
 def test_bad_rows_are_left_out_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,16 @@
-"""MLflow as a store: one writer at a time, no password in any text, searches as links, rollouts as a table."""
+"""MLflow as a store: one writer at a time, no password in any text, links to runs."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from rlhf_core.errors import RewardsmithError
 from tasks.tracking import mirror as tracking
 from tasks.tracking.databases import refuse_unusable, without_passwords
-from tasks.tracking.run_content import token_rows
-from tasks.tracking.searches import note_experiment, table_search
 from tests.small_repository import command
 
 
@@ -97,35 +94,10 @@ def test_addresses_without_one_server_are_left_to_the_driver(uri: str) -> None:
     refuse_unusable(uri)
 
 
-FILTER = "tags.`Table 1` = 'true' and tags.scale = 'testbed' and tags.kind = 'row'"
-
-
-def test_a_link_opens_the_rows_of_a_table_on_the_server(tmp_path: Path) -> None:
-    note_experiment(tmp_path, "segment", "http://lab:secret@127.0.0.1:5000/", "17")
-    found = table_search(tmp_path, "segment", "Table 1", "testbed")
-    assert found is not None
-    assert found.link is not None
-    parts = urlsplit(found.link)
-    assert (parts.netloc, parts.path) == ("127.0.0.1:5000", "/")
-    place, _, query = parts.fragment.partition("?")
-    assert place == "/experiments/17/runs"
-    assert parse_qs(query) == {"searchFilter": [FILTER]}
-
-
-def test_without_a_server_the_filter_alone_is_there(tmp_path: Path) -> None:
-    note_experiment(tmp_path, "segment", f"sqlite:///{tmp_path}/mlflow.db", "1")
-    found = table_search(tmp_path, "segment", "Table 1", "testbed")
-    assert found is not None
-    assert (found.filter, found.link) == (FILTER, None)
-
-
-def test_a_rollout_is_a_row_for_each_token_with_the_parts_of_its_reward() -> None:
-    rollout = {
-        "step": 1, "id": "p", "tokens": ["a", "b"], "rewards": [0.0, 1.5], "advantages": [0.1, 0.2],
-        "breakdown": {"segment": [0.0, 2.0], "clamp": [0.0, -0.5]}, "true_reward": None,
-    }  # fmt: skip
-    rows = token_rows([rollout, rollout])
-    assert [(row["response"], row["position"], row["token"]) for row in rows] == [
-        (1, 0, "a"), (1, 1, "b"), (2, 0, "a"), (2, 1, "b"),
-    ]  # fmt: skip
-    assert all(row["reward"] == row["reward/segment"] + row["reward/clamp"] for row in rows)
+def test_a_link_is_to_the_experiment_on_the_server_without_its_password(tmp_path: Path) -> None:
+    for uri, link in (
+        ("http://lab:secret@127.0.0.1:5000/", "http://127.0.0.1:5000/#/experiments/17/runs"),
+        (f"sqlite:///{tmp_path}/mlflow.db", None),
+    ):
+        tracking.note_experiment(tmp_path, "segment", uri, "17")
+        assert tracking.link_to_runs(tmp_path, "segment") == link

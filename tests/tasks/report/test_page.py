@@ -16,7 +16,6 @@ from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, h
 from tasks.report.report_page import report_page
 from tasks.report.table import ShownTable, TableCell, TableColumn, TableRow
 from tasks.running.artifacts import digest, read_json, write_json
-from tasks.tracking.searches import note_experiment
 from tests.browser import WIDTHS, browsing, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT, sign
 
@@ -108,12 +107,6 @@ def test_runs_lead_to_path_digest_and_commit(text: str, results: Path) -> None:
     assert "segment/policy/segment/1" in row
     assert digest(results / "segment/policy/segment/1/result")[:12] in row
     assert "0123456789ab" in row
-
-
-def test_tables_lead_to_mlflow(tree: Path) -> None:
-    note_experiment(tree.parents[1], "segment", "http://127.0.0.1:5000", "3")
-    search = 'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter='
-    assert f"{search}tags.%60Table%206%60%20%3D%20%27true%27" in part(written(tree), "segment-table-6")
 
 
 def test_a_changed_cell_is_refused(tree: Path) -> None:
