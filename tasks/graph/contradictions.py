@@ -94,11 +94,7 @@ def check_best_of_n(stage: StageContext) -> None:
 
 
 def check_policy(stage: StageContext) -> None:
-    """Refuses a row that its policy stage would refuse by its settings.
-
-    Raises:
-        RecipeError: names the setting, and what would be right.
-    """
+    """Refuses a row that its policy stage would refuse by its settings."""
     recipe, scale, row = stage.own("row"), stage.own("scale"), stage.where("row")
     where = f"{row} on {stage.where('scale')}"
     _check_adapters(stage, recipe)
@@ -321,12 +317,7 @@ def check_selection(stage: StageContext) -> None:
 
 
 def _densities(selection: StageContext) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
-
-    Raises:
-        RecipeError: an aspect that cannot be built, whose normaliser its density has no use for, or that reads facts
-            which the data does not have.
-    """
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect."""
     spec: SelectionEntry = selection.own("spec")
     models = {one.item.name: one.own("spec") for one in selection.upstream("aspect_model")}
     found: dict[str, Density] = {}

@@ -21,7 +21,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import dvc_files as graph
-from tasks.graph.check import check_rows, refused
+from tasks.graph.check import check_rows, refuse
 from tasks.graph.items import Graph, Item
 from tasks.graph.rows import papers, row_addresses, row_named
 from tasks.graph.scale import Scale
@@ -156,8 +156,7 @@ def _check(world: WorldTree) -> None:
         for paper in dict.fromkeys(map(_paper, world.rows.values()))
         for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
     ]
-    if (error := refused(f"study '{world.study}': {problem}" for problem in problems)) is not None:
-        raise error
+    refuse(f"study '{world.study}': {problem}" for problem in problems)
 
 
 def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,10 +10,10 @@ from rlhf_core.errors import JudgeError, RecipeError
 from tasks.normaliser import calibration_indices
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.pages import Address, read_settings
+from tasks.params.pages import Address, overrides, read_settings
 from tasks.params.reward_model import NormaliserSpec
 from tasks.params.scales import scale_entries
-from tasks.params.settings import overrides, typed
+from tasks.params.settings import typed
 from tasks.running.loading import load_judge
 from tasks.sft import drawn_examples
 
