@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlhf_core.aspects.aspect import SIGNALS, Density
-from rlhf_core.aspects.choices import ASPECTS, build_aspect
-from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
@@ -342,6 +340,9 @@ def _densities(selection: StageContext) -> dict[str, Density]:
 def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density, bool]:
     """Returns the density of an aspect, and whether it reads the facts behind a question, which the testbed's long-form
     data alone has. A class that declares its density is not made, which may load a model or start a tool."""
+    from rlhf_core.aspects.choices import ASPECTS, build_aspect
+    from rlhf_core.aspects.trained import TrainedAspect
+
     kind = ASPECTS.kind_of(aspect.aspect)
     target = ASPECTS.named(kind)
     if (target is TrainedAspect) != (model is not None):
