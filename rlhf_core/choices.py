@@ -150,9 +150,6 @@ class Choices(Mapping[str, C], Generic[C]):
         Args:
             spec: of a file.
             without: options that no file may state.
-
-        Raises:
-            RecipeError: an unknown kind or option, with the nearest known.
         """
         kind = self.kind_of(spec)
         options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}

@@ -6,7 +6,6 @@ the optimiser. A row file with one component states its fields at the top level.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -29,7 +28,18 @@ from rlhf_core.shaping.steps import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.typed import Checked, above, accepted_by, at_least, check_given, init_fields, one_of, other_than, typed
+from rlhf_core.typed import (
+    Checked,
+    above,
+    accepted_by,
+    at_least,
+    check_given,
+    init_fields,
+    is_number,
+    one_of,
+    other_than,
+    typed,
+)
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 OPTIMISER_KINDS = (*OPTIMISERS, *SUPERVISED)
@@ -190,11 +200,7 @@ class ComponentRecipe(Checked):
 
 
 def check_kind(optimiser: Any) -> None:
-    """Refuses an optimiser that is unknown.
-
-    Raises:
-        RecipeError: names the nearest known one.
-    """
+    """Refuses an optimiser that is unknown."""
     if not isinstance(optimiser, Mapping):
         raise RecipeError("it must be a mapping, as in {kind: ppo}")
     kind = optimiser.get("kind")
@@ -214,9 +220,6 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
     Args:
         optimiser: `{kind: ..., setting: value}`; a value may be `{times: 2}` of the scale's.
         supervised: whether it is a supervised recipe.
-
-    Raises:
-        RecipeError: names the setting.
     """
     kind = optimiser["kind"]
     known = _settings(str(kind), supervised=supervised)
@@ -230,9 +233,7 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
         if not isinstance(value, Mapping):
             check_given(known[name], {name: value}, "optimiser.")
             continue
-        times = value.get("times")
-        number = times if isinstance(times, int | float) and not isinstance(times, bool) else math.nan
-        if set(value) != {"times"} or not 0 <= number < math.inf:
+        if set(value) != {"times"} or not is_number(times := value["times"]) or times < 0:
             raise RecipeError(f"optimiser.{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 
@@ -383,11 +384,7 @@ def _place(name: str, optimiser: Any) -> str | None:
 
 
 def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
-    """Returns a recipe from a row file's mapping.
-
-    Raises:
-        RecipeError: names the file, the field and what would be right.
-    """
+    """Returns a recipe from a row file's mapping."""
     row = dict(values)
     own = init_fields(ComponentRecipe)
     known = {**init_fields(Recipe), **own}

@@ -14,6 +14,7 @@ several fields at once is refused by a class's `_check_together`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -128,11 +129,7 @@ class Checked:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Refuses values that contradict each other.
-
-        Raises:
-            RecipeError: names the fields and their values.
-        """
+        """Refuses values that contradict each other."""
 
 
 def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -181,6 +178,14 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], w
 def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
     """Returns the fields that a dataclass takes, by name."""
     return {field.name: field for field in fields(cls) if field.init}
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a number that a float holds; true and false are none."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 # --- annotations -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Figure 4b, Algorithm 4.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
@@ -48,7 +49,7 @@ class SftUnits:
 
 
 @dataclass
-class Elementwise(Checked):
+class Elementwise(Checked, ABC):
     """Base of all shapings: maps the real values of [batch, n] and leaves the rest at 0.
 
     Attributes:
@@ -65,9 +66,9 @@ class Elementwise(Checked):
     needs_outcomes: ClassVar[bool] = False
     constants: ClassVar[Mapping[str, tuple[str, Callable[[SftUnits, float], float]]]] = {}
 
+    @abstractmethod
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         """Returns [batch, n] float32 from values and the mask of those that are rewards."""
-        raise NotImplementedError
 
     def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
         """Returns the shaped signal, of the same type.

@@ -10,8 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
+from rlhf_core.aspects import Aspect, Density, Scored, checked_scores, rate
 from rlhf_core.aspects.aspect import SIGNALS
+from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError

@@ -54,7 +54,7 @@ class Check:
         self.scales: dict[str, Scale] = {}
 
     def named(self, scale: str, paper: str, names: Iterable[str]) -> list[str]:
-        """Returns the problems of rows of a paper at a scale."""
+        """Returns the problems of rows of a paper at a scale, each once."""
         found: list[str] = []
         for name in names:
             try:
@@ -70,12 +70,10 @@ class Check:
             items = here.row(row, 0) if here.has(row) else []
         except (RecipeError, DataError) as error:
             return [str(error)]
-        found = list[str]()
         for item in items:
             if item.out not in self._checked:
                 self._checked[item.out] = self._problems(StageContext(item, self.settings))
-            found += self._checked[item.out]
-        return list(dict.fromkeys(found))
+        return [problem for item in items for problem in self._checked[item.out]]
 
     def _problems(self, stage: StageContext) -> list[str]:
         """Returns what is wrong with each of a stage's settings, else what contradicts among them and those above."""
@@ -93,6 +91,46 @@ class Check:
         return []
 
 
+def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
+    """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
+    return Check(root).named(scale, paper, rows)
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Refuses all problems at once.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    if found := list(dict.fromkeys(problems)):
+        raise RecipeError("\n".join(found))
+
+
+def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:
+    """Refuses rows that are to run; `graph --check` checks all others.
+
+    Args:
+        root: the repository.
+        scale: of the run.
+        chosen: names of rows by paper; none for all of the paper's.
+    """
+    check = Check(root)
+    asked = {paper: dict.fromkeys(names or row_addresses(root, paper)) for paper, names in chosen.items()}
+    refuse(found for paper, names in asked.items() for found in check.named(scale, paper, names))
+
+
+def check_all(root: Path) -> None:
+    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads."""
+    check, scales = Check(root), scale_names(root)
+    problems = [found for address in _entries(root) if (found := check.settings.problem(address))]
+    for paper in papers(root):
+        rows, wrong = read_rows(root, paper)
+        problems += wrong.values()
+        problems += [problem for scale in scales for row in rows.values() for problem in check.row(scale, row)]
+    asked = set[str]().union(*(scale.asked for scale in check.scales.values()))
+    refuse([*problems, *(found for scale in scales for found in _unread_stages(root, scale, asked))])
+
+
 def _entries(root: Path) -> Iterator[str]:
     """Yields the address of each entry of every page."""
     for paper in (path.name for path in folders_of(root / "params") if path.name != "scales"):
@@ -106,91 +144,36 @@ def _entries(root: Path) -> Iterator[str]:
     yield from (file for file in (REEVALUATION, RUNS) if os.path.lexists(root / file))
 
 
-def unread_stages(root: Path, scale: str, asked: Collection[str]) -> list[str]:
-    """Returns what is wrong with the names of a scale's own settings of stages that no stage reads.
+def _unread_stages(root: Path, scale: str, asked: Collection[str]) -> Iterator[str]:
+    """Yields what is wrong with the names of a scale's own settings of stages that no stage reads.
 
     Args:
         asked: names of settings that stages of rows look for.
     """
-    problems = []
     for name, address in entries(root, scale_folder(scale), STAGES).items():
         stage = name.partition("-")[0]
         known = sorted(one for one in asked if one.startswith(f"{stage}-"))
         if stage not in STAGE_SETTINGS:
             near = hint(name if nearest(name, STAGE_SETTINGS) else stage, STAGE_SETTINGS)
-            problems.append(f"{address}: no stage '{stage}' has settings{near}")
+            yield f"{address}: no stage '{stage}' has settings{near}"
         elif "-" in name and name not in known:
             near = hint(name, known, more=3) if known else f"; write them as '{stage}'"
-            problems.append(f"{address}: nothing reads '{name}'{near}")
-    return problems
-
-
-def refused(problems: Iterable[str]) -> RecipeError | None:
-    """Returns one error that lists every problem, None without problems."""
-    found = list(dict.fromkeys(problems))
-    return RecipeError("\n".join(found)) if found else None
-
-
-def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
-    """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
-    return Check(root).named(scale, paper, rows)
-
-
-def check_all(root: Path) -> None:
-    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads.
-
-    Raises:
-        RecipeError: every problem, one a line.
-    """
-    check = Check(root)
-    problems = [found for address in _entries(root) if (found := check.settings.problem(address))]
-    for paper in papers(root):
-        rows, wrong = read_rows(root, paper)
-        problems += wrong.values()
-        for scale in scale_names(root):
-            problems += [problem for row in rows.values() for problem in check.row(scale, row)]
-    asked = set[str]().union(*(scale.asked for scale in check.scales.values()))
-    problems += [found for scale in scale_names(root) for found in unread_stages(root, scale, asked)]
-    if (refusal := refused(problems)) is not None:
-        raise refusal
-
-
-def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:
-    """Refuses rows that are to run; `graph --check` checks all others.
-
-    Args:
-        root: the repository.
-        scale: of the run.
-        chosen: names of rows by paper; none for all of the paper's.
-
-    Raises:
-        RecipeError: every problem of the chosen rows, one a line.
-    """
-    check, problems = Check(root), list[str]()
-    for paper, asked in chosen.items():
-        problems += check.named(scale, paper, dict.fromkeys(asked or row_addresses(root, paper)))
-    if (error := refused(problems)) is not None:
-        raise error
+            yield f"{address}: nothing reads '{name}'{near}"
 
 
 # --- a stage that begins -----------------------------------------------------------------------------------------
 
 
-def declared(root: Path, out: Path) -> Item | None:
-    """Returns the stage that the graph gives for an output of this repository, None for other outputs and stages.
-
-    Args:
-        root: the repository.
-        out: `results/<scale>/<paper>/<stage>/<name>[/<seed>]`.
-    """
+def _declared(root: Path, out: Path) -> Item | None:
+    """Returns the stage that the graph gives for an output `results/<scale>/<paper>/<stage>/<name>[/<seed>]` of this
+    repository, None for other outputs and stages."""
     parts = out.parts
-    if len(parts) not in (5, 6) or parts[0] != "results" or not (root / "params.yaml").is_file():
+    if len(parts) not in (5, 6) or parts[0] != "results" or not (root / RUNS).is_file():
         return None
     _, scale, paper, stage, name, *of_seed = parts
-    if not (root / "params" / "scales" / scale).is_dir() or not all(part.isdecimal() for part in of_seed):
+    if not (root / scale_folder(scale)).is_dir() or not all(part.isdecimal() for part in of_seed):
         return None
     here, settings, seed = Scale(root, scale), typed_settings(root), int(of_seed[0]) if of_seed else 0
-    last: Item | None = None
     if stage in OF_ROWS and name in row_addresses(root, paper):
         last = here.row(row_named(root, paper, name, settings), seed)[-1]
     elif stage in OF_MODELS:
@@ -198,8 +181,9 @@ def declared(root: Path, out: Path) -> Item | None:
         last = here.references(model, seed) if stage == "references" else here.normaliser(model, seed)
     elif stage in OF_SELECTIONS:
         last = here.selection(selection_named(settings, out.as_posix(), paper, name), seed)
-    found = [] if last is None else last.with_all_above()
-    return next((item for item in found if item.out == out.as_posix()), None)
+    else:
+        return None
+    return next((item for item in last.with_all_above() if item.out == out.as_posix()), None)
 
 
 def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
@@ -215,14 +199,13 @@ def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
         RecipeError: what is wrong with the row, or the input that it asks for and the one that is given.
     """
     try:
-        item = declared(root, out)
+        item = _declared(root, out)
     except DataError as error:
         raise RecipeError(str(error)) from None
     if item is None:
         return
-    own = check_rows(root, item.owner, [item.name], out.parts[1]) if item.module in OF_ROWS else []
-    if (refusal := refused(own)) is not None:
-        raise refusal
+    if item.module in OF_ROWS:
+        refuse(check_rows(root, item.owner, [item.name], out.parts[1]))
     arguments = item.arguments
     for name in {**arguments, **given}:
         asked, has = _texts(arguments.get(name)), _texts(given.get(name))
@@ -236,6 +219,4 @@ def check_declared(root: Path, out: Path, given: Mapping[str, Any]) -> None:
 
 
 def _texts(value: Argument | Path | list[Path] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return tuple(map(str, value)) if isinstance(value, tuple | list) else (str(value),)
+    return tuple(map(str, value)) if isinstance(value, tuple | list) else () if value is None else (str(value),)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlhf_core.aspects.aspect import SIGNALS, Density
-from rlhf_core.aspects.choices import ASPECTS, build_aspect
-from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.harness.choice import check_task
 from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, tied_target, unknown_targets
@@ -94,11 +92,7 @@ def check_best_of_n(stage: StageContext) -> None:
 
 
 def check_policy(stage: StageContext) -> None:
-    """Refuses a row that its policy stage would refuse by its settings.
-
-    Raises:
-        RecipeError: names the setting, and what would be right.
-    """
+    """Refuses a row that its policy stage would refuse by its settings."""
     recipe, scale, row = stage.own("row"), stage.own("scale"), stage.where("row")
     where = f"{row} on {stage.where('scale')}"
     _check_adapters(stage, recipe)
@@ -321,12 +315,7 @@ def check_selection(stage: StageContext) -> None:
 
 
 def _densities(selection: StageContext) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
-
-    Raises:
-        RecipeError: an aspect that cannot be built, whose normaliser its density has no use for, or that reads facts
-            which the data does not have.
-    """
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect."""
     spec: SelectionEntry = selection.own("spec")
     models = {one.item.name: one.own("spec") for one in selection.upstream("aspect_model")}
     found: dict[str, Density] = {}
@@ -351,6 +340,9 @@ def _densities(selection: StageContext) -> dict[str, Density]:
 def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density, bool]:
     """Returns the density of an aspect, and whether it reads the facts behind a question, which the testbed's long-form
     data alone has. A class that declares its density is not made, which may load a model or start a tool."""
+    from rlhf_core.aspects.choices import ASPECTS, build_aspect
+    from rlhf_core.aspects.trained import TrainedAspect
+
     kind = ASPECTS.kind_of(aspect.aspect)
     target = ASPECTS.named(kind)
     if (target is TrainedAspect) != (model is not None):

@@ -139,11 +139,7 @@ def _stage(item: Item, root: Path, run: str, version: int, needs: Mapping[str, A
 
 
 def _check_words(words: Iterable[str], where: str) -> None:
-    """Refuses arguments that DVC would not pass on as they are, quoted or not.
-
-    Raises:
-        RecipeError: control characters, DVC's `${...}`, or an argument that reads as an option.
-    """
+    """Refuses arguments that DVC would not pass on as they are, quoted or not."""
     for word in words:
         if not word.isprintable() or "${" in word or word.startswith("-") or not word:
             raise RecipeError(

@@ -104,11 +104,7 @@ def flaws(root: Path) -> list[str]:
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Returns the named ones in the order of the known, all without a name.
-
-    Raises:
-        RecipeError: an unknown one, with the nearest known.
-    """
+    """Returns the named ones in the order of the known, all without a name."""
     for name in names:
         if name not in known:
             raise RecipeError(f"unknown {what} '{name}'{hint(name, sorted(known), more=3)}")
@@ -185,11 +181,7 @@ def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
-    """Returns the reward model's entry of a folder with a trained model or a Hugging Face classifier.
-
-    Raises:
-        DataError: no model in it.
-    """
+    """Returns the reward model's entry of a folder with a trained model or a Hugging Face classifier."""
     assert own.model is not None
     known = (own.model, own.model / "result")
     folder = next((path for path in known if (path / "model").is_dir() or is_hub_classifier(path)), None)
@@ -211,11 +203,7 @@ def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
 
 
 def check_words(root: Path, scale: str, own: OwnReward, seeds: Sequence[int] = (0,)) -> None:
-    """Refuses a given reward model that reads other tokens than the policies of the seeds write.
-
-    Raises:
-        RecipeError: their vocabularies differ; nothing is said of a seed that has no tokenizer yet.
-    """
+    """Refuses a given reward model that reads other tokens than the policies of the seeds write."""
     where = entries(root, FOLDER, "reward_models")[own.name]
     spec, here = read_settings(where.under(root)), Scale(root, scale)
     read = root / str(spec["given"]) / "model" / "tokenizer.json"

@@ -116,11 +116,7 @@ def _chosen_rows(root: Path, field: str, parts: Mapping[str, RowsAndSeeds], know
 
 
 def refuse_unknown_rows(root: Path, field: str, paper: str, names: Iterable[str]) -> None:
-    """Refuses names in a list of params.yaml that no row or backbone has.
-
-    Raises:
-        RecipeError: names the file and the field.
-    """
+    """Refuses names in a list of params.yaml that no row or backbone has."""
     for name in set(names) - set(row_addresses(root, paper)):
         try:
             row_named(root, paper, name)

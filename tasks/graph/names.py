@@ -22,11 +22,7 @@ DEMO_PAPER = "demo"
 
 
 def known_scale(scale: str) -> str:
-    """Returns the scale, where params/scales/ has it; the only one of a tree that lacks the one meant without a name.
-
-    Raises:
-        RecipeError: it has not, with the nearest known ones.
-    """
+    """Returns a known scale; where the one that is meant without a name is not there, the only one of the tree."""
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
         if scale in (DEFAULT_SCALE, REHEARSED) and len(found := scale_names(Path())) == 1:
@@ -53,22 +49,14 @@ def papers_of_repository(root: Path) -> tuple[str, ...]:
 
 
 def known_paper(root: Path, paper: str) -> str:
-    """Returns a paper or study that has rows in this repository.
-
-    Raises:
-        RecipeError: it has none, with the nearest known ones.
-    """
+    """Returns a paper or study that has rows in this repository."""
     if paper not in (known := papers_of_repository(root)):
         raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
     return paper
 
 
 def refuse_other_folder(root: Path) -> None:
-    """Refuses a folder that is neither the repository nor a project.
-
-    Raises:
-        RecipeError: names the folder.
-    """
+    """Refuses a folder that is neither the repository nor a project."""
     if not (root / "params.yaml").is_file():
         raise RecipeError(
             f"no params.yaml in {root}: run rewardsmith in the repository or in a project that `rewardsmith init` made"

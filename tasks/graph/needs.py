@@ -41,11 +41,7 @@ OF_STAGES: Mapping[str, tuple[str, ...]] = {
 
 
 def check_needs(stage: StageContext) -> None:
-    """Refuses a stage whose settings need what none of its inputs provides.
-
-    Raises:
-        RecipeError: names the setting, the part and the inputs.
-    """
+    """Refuses a stage whose settings need what none of its inputs provides."""
     benchmarks = map(benchmark_part, benchmarks_of(stage.data))
     at = f"{stage.prepare.where('spec')}, source '{stage.data.source}'"
     inputs = {at: [*stage.data.provides, *benchmarks]}

@@ -46,11 +46,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
 
 
 def stopped(result: Path) -> str | None:
-    """Returns the reason why the stage of a result stopped, None if it did not stop.
-
-    Raises:
-        DataError: the file that says so cannot be read.
-    """
+    """Returns the reason why the stage of a result stopped, None if it did not stop."""
     path = result / STOPPED_FILE
     if not path.exists():
         return None

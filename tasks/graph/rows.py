@@ -85,11 +85,7 @@ class Model(Entry):
 
 
 def sentence_model(segmenters: Iterable[Mapping[str, Any]], where: str) -> str | None:
-    """Returns the SaT model whose sentences segmenters read, None for segments of other kinds.
-
-    Raises:
-        RecipeError: there are several.
-    """
+    """Returns the SaT model whose sentences segmenters read, None for segments of other kinds."""
     found = sorted({str(one["model"]) for one in segmenters if hasattr(segmenter_class(one), "of_stage")})
     if len(found) > 1:
         raise RecipeError(f"{where}: sentences of several SaT models ({', '.join(found)}); a row has one")
@@ -97,11 +93,7 @@ def sentence_model(segmenters: Iterable[Mapping[str, Any]], where: str) -> str |
 
 
 def model_named(settings: TypedSettings, where: str, paper: str, asked: str, field: str = "reward_model") -> Model:
-    """Returns the reward model that an entry names in a field.
-
-    Raises:
-        RecipeError: no such model, with the nearest known names; or models that cannot be averaged.
-    """
+    """Returns the reward model that an entry names in a field."""
     owner, path = entry_named(settings, where, paper, asked, field, "reward_models")
     spec = settings.get(path)
     if not isinstance(spec, MergeSpec):
@@ -114,11 +106,7 @@ def model_named(settings: TypedSettings, where: str, paper: str, asked: str, fie
 def entry_named(
     settings: TypedSettings, where: str, paper: str, asked: str, field: str, kind: str
 ) -> tuple[str, Address]:
-    """Returns the paper and address of an entry of a kind of pages, `name` or another paper's `<paper>/<name>`.
-
-    Raises:
-        RecipeError: no such entry, with the nearest known names.
-    """
+    """Returns the paper and address of an entry of a kind of pages, `name` or another paper's `<paper>/<name>`."""
     owner, _, name = asked.rpartition("/")
     owner = owner or paper
     if name not in (own := settings.entries(owner, kind)):

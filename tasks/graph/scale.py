@@ -99,9 +99,6 @@ class Scale:
             field_: where it is named, for messages.
             where: address of what names it.
             prefix: of the names that may be given, which leave it out.
-
-        Raises:
-            RecipeError: no scale has such an entry, or this one has not.
         """
         known = self._of(kind)
         if prefix + name in known:

@@ -109,11 +109,7 @@ def select(
 ) -> dict[str, Stage]:
     """Returns the stages of chosen rows and seeds with everything above them; without a choice, all.
 
-    With papers, theirs alone: papers have rows of the same name, and share stages that only one of them needs.
-
-    Raises:
-        RecipeError: a row that no stage has, with the nearest known ones.
-    """
+    With papers, theirs alone: papers have rows of the same name, and share stages that only one of them needs."""
     own = [a for a, s in states.items() if s.owner in papers]
     mine = closure(states, own) if papers else dict(states)
     if not rows and not seeds:
@@ -137,11 +133,7 @@ def select(
 
 
 def refuse_unknown_seeds(rows: Collection[str], seeds: Collection[int], known: Collection[int]) -> None:
-    """Refuses seeds that no stage of the rows has; without rows, of any.
-
-    Raises:
-        RecipeError: says which there are, and how to have more.
-    """
+    """Refuses seeds that no stage of the rows has; without rows, of any."""
     for wanted in seeds:
         if wanted not in known:
             of = ", ".join(f"'{row}'" for row in rows) or "no stage"

@@ -111,11 +111,7 @@ class TypedSettings:
         self._entries: dict[tuple[str, str], dict[str, Address]] = {}
 
     def get(self, address: str) -> Any:
-        """Returns the typed settings at an address.
-
-        Raises:
-            RecipeError, DataError: they cannot be read or typed.
-        """
+        """Returns the typed settings at an address."""
         if address not in self._made:
             try:
                 self._made[address] = type_of(address)(read_settings(self.root / address), address)

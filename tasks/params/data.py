@@ -386,11 +386,7 @@ def settings_of_world(values: Mapping[str, Any], world: int | None, where: str) 
 
 
 def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
-    """Returns the typed data spec of a file's mapping.
-
-    Raises:
-        RecipeError: an unknown source, an unknown or missing field, or a value that its field does not allow.
-    """
+    """Returns the typed data spec of a file's mapping."""
     source = values.get("source")
     if "task" not in values and (not isinstance(source, str) or source not in DATA_SPECS):
         raise RecipeError(f"{where}: source is {source!r}{hint(source, DATA_SPECS)}")

@@ -206,11 +206,7 @@ class Schedule(Checked):
 
 
 def check_cron(cron: str) -> None:
-    """Refuses a cron expression that is not one, or whose date never comes.
-
-    Raises:
-        RecipeError: names the field.
-    """
+    """Refuses a cron expression that is not one, or whose date never comes."""
     try:
         if len(cron.split()) != 5:
             raise CronSimError("Wrong number of fields")

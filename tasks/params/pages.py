@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.typed import is_number
 from tasks.params.yaml_files import read_mapping
 
 BASE, EACH, VARIANTS = "base", "each", "variants"
@@ -148,11 +149,7 @@ class Page:
         return next((part for part in parts if part[1] in self.entries), None)
 
     def entry(self, key: str) -> dict[str, Any]:
-        """Returns an entry, merged with the base.
-
-        Raises:
-            RecipeError: no such entry, with the nearest known names.
-        """
+        """Returns an entry, merged with the base."""
         found = self._part(key)
         if found is None:
             raise RecipeError(f"{self.file}: no entry '{key}'{hint(key, sorted(self.names), more=3)}")
@@ -193,6 +190,30 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recipe's own settings over the scale's; `{times: 2}` is twice the scale's value.
+
+    Raises:
+        RecipeError: a multiple that is not a finite number, or of what is not a number.
+    """
+    return {name: _multiple(name, value, scale.get(name)) for name, value in own.items() if name != "kind"}
+
+
+def _multiple(name: str, value: Any, own: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    times = value.get("times")
+    for number, whose in ((times, "the row"), (own, "the scale")):
+        if set(value) != {"times"} or not is_number(number):
+            raise RecipeError(
+                f"{name} is {str(dict(value))[:80]}, but {whose} gives {str(number)[:40]}; state a number, or "
+                "{times: 2} of that number"
+            )
+    if not is_number(found := times * own):
+        raise RecipeError(f"{name} is {times} times {own}, which is too large; it must be a finite number")
+    return round(found) if isinstance(own, int) else found
+
+
 def _same(one: Any, other: Any) -> bool:
     """Returns whether two values are the same to their type: 1 and 1.0 are not."""
     return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
@@ -208,11 +229,7 @@ def _filled(value: Any, place: str, name: str) -> Any:
 
 
 def read_page(file: Path) -> Page:
-    """Returns the page of a file; read once as long as the file stays as it is.
-
-    Raises:
-        DataError: the file cannot be read, or is not a page.
-    """
+    """Returns the page of a file; read once as long as the file stays as it is."""
     try:
         state = file.stat()
     except OSError:

@@ -32,7 +32,8 @@ from rlhf_core.typed import (
     one_of,
     typed,
 )
-from tasks.params.settings import PAIRS, TRAINED, Count, Need, Share, overrides
+from tasks.params.pages import overrides
+from tasks.params.settings import PAIRS, TRAINED, Count, Need, Share
 
 #: Material that a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"
@@ -133,9 +134,6 @@ def check_whole_responses(readout: ReadOut, where: str, name: str) -> None:
         readout: of a component.
         where: names the component.
         name: of the reward model.
-
-    Raises:
-        RecipeError: names the setting, and its right value.
     """
     asked = f"but reward model '{name}' is a Hugging Face classifier, which rewards whole responses"
     kind = readout.segmenter.get("kind")

@@ -95,11 +95,7 @@ TRAINING, MEASURING, COMPARING = (
 
 
 def parse_row(values: Mapping[str, Any], where: str) -> AnyRow:
-    """Returns the typed row of a mapping.
-
-    Raises:
-        RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
-    """
+    """Returns the typed row of a mapping."""
     kind = values.get("kind", "reward")
     if not isinstance(kind, str) or kind not in ROW_KINDS:
         raise RecipeError(f"{where}: kind is {kind!r}{hint(kind, ROW_KINDS)}")

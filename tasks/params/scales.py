@@ -67,12 +67,7 @@ def extended(root: Path, scale: str) -> str | None:
 
 
 def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
-    """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends.
-
-    Raises:
-        DataError: a page that cannot be read.
-        RecipeError: an entry of two pages, or a scale.yaml that names no scale.
-    """
+    """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends."""
     own, other = entries(root, scale_folder(scale), kind), extended(root, scale)
     if other is None or (own and kind != STAGES):
         return own

@@ -1,13 +1,10 @@
-"""Settings of a row over those of a scale, and the numbers that settings often are."""
+"""Numbers that settings often are, and the parts that data and reward models provide for stages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.typed import at_least, between
 from rlhf_core.typed import typed as typed
 
@@ -49,37 +46,3 @@ class Need:
 def benchmark_part(name: str) -> str:
     """Returns a benchmark as a part that data may provide."""
     return f"benchmark '{name}'"
-
-
-def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's own settings over the scale's; `{times: 2}` is twice the scale's value.
-
-    Raises:
-        RecipeError: a multiple that is not a finite number, or of what is not a number.
-    """
-    return {name: _multiple(name, value, scale) for name, value in own.items() if name != "kind"}
-
-
-def _finite(number: float) -> bool:
-    """Returns whether a number is one that a float holds."""
-    try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
-
-
-def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    times, own = value.get("times"), scale.get(name)
-    for number, whose in ((times, "the row"), (own, "the scale")):
-        known = isinstance(number, int | float) and not isinstance(number, bool) and _finite(number)
-        if set(value) != {"times"} or not known:
-            raise RecipeError(
-                f"{name} is {str(dict(value))[:80]}, but {whose} gives {str(number)[:40]}; state a number, or "
-                "{times: 2} of that number"
-            )
-    found = times * own  # type: ignore[operator]
-    if not _finite(found):
-        raise RecipeError(f"{name} is {times} times {own}, which is too large; it must be a finite number")
-    return round(found) if isinstance(own, int) else found

@@ -88,12 +88,7 @@ class RunSettings(Checked):
 
 
 def run_settings(root: Path) -> RunSettings:
-    """Reads params.yaml.
-
-    Raises:
-        DataError: the file cannot be read.
-        RecipeError: an unknown field, or a value that its field does not allow.
-    """
+    """Reads params.yaml."""
     return typed(RunSettings, read_settings(root / RUNS), RUNS)
 
 

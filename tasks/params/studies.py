@@ -315,11 +315,7 @@ def _deep(base: Any, own: Any) -> Any:
 
 
 def study_file(root: Path, name: str) -> Path:
-    """Returns the file of a study, by its name or path.
-
-    Raises:
-        RecipeError: no such study, with the nearest known names.
-    """
+    """Returns the file of a study, by its name or path."""
     known = {path.stem: path for path in sorted((root / FOLDER).glob("*.yaml"))}
     path = Path(name) if name.endswith(".yaml") else known.get(name)
     if path is None or not path.is_file():
@@ -328,10 +324,5 @@ def study_file(root: Path, name: str) -> Path:
 
 
 def read_study(path: Path) -> StudySpec:
-    """Parses a study's file.
-
-    Raises:
-        DataError: the file cannot be read.
-        RecipeError: an unknown field, name or level.
-    """
+    """Parses a study's file."""
     return typed(StudySpec, read_settings(path), str(path))

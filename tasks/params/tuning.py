@@ -90,11 +90,6 @@ def _check_bound(kind: str, values: Mapping[str, float]) -> None:
 
 
 def tuning_spec(root: Path) -> TuningSpec:
-    """Reads params/tuning.yaml.
-
-    Raises:
-        DataError: the file cannot be read.
-        RecipeError: an unknown kind or setting, or a range that the setting does not take.
-    """
+    """Reads params/tuning.yaml."""
     names = read_page(root / FILE).names
     return typed(TuningSpec, {"spaces": {n: read_settings(f"{root / FILE}:{n}") for n in names}}, FILE.as_posix())

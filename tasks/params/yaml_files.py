@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,6 @@ class Loader(yaml.CSafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, KeyError, OverflowError):
-            kind = node.tag.rpartition(":")[2]
-            problem = f"{str(node.value)[:40]!r} is not a valid {kind}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
-
 
 Loader.yaml_implicit_resolvers = {}  # YAML 1.1's, otherwise
 #: Plain scalars by kind, with the characters that they may begin with: the expressions of ruamel.yaml, DVC's parser.
@@ -67,12 +58,7 @@ _SCALARS = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
 }
-for _kind, (_pattern, _first) in _SCALARS.items():
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
-
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
-#: Mappings and lists in each other, and a line that may be within as many.
-DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 
@@ -87,20 +73,23 @@ def _int(loader: Loader, node: yaml.ScalarNode) -> int:
     return number
 
 
-Loader.add_constructor("tag:yaml.org,2002:int", _int)
+def _checked(kind: str, construct: Callable[[Any, yaml.Node], Any]) -> Callable[[Any, yaml.Node], Any]:
+    """Returns a constructor of scalars whose error names the line."""
+
+    def constructed(loader: Loader, node: yaml.Node) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, KeyError, OverflowError):
+            problem = f"{str(node.value)[:40]!r} is not a valid {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+    return constructed
 
 
-def nested_too_deeply(text: str) -> bool:
-    """Returns whether a YAML text is nested so deeply that the parser, which recurses in C, would end this process."""
-    if text.count("[") + text.count("{") <= DEEPEST and not _INDENTED.search(text):
-        return False
-    depth = 0
-    with suppress(yaml.YAMLError):  # whoever reads the text says what is wrong
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                return True
-    return False
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _tag = f"tag:yaml.org,2002:{_kind}"
+    Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+    Loader.add_constructor(_tag, _checked(_kind, _int if _kind == "int" else Loader.yaml_constructors[_tag]))
 
 
 def folders_of(path: Path) -> list[Path]:
@@ -127,13 +116,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
-    """Returns the mapping of a YAML text.
-
-    Raises:
-        DataError: as for `read_mapping`.
-    """
-    if nested_too_deeply(text):
-        raise DataError("nested too deeply", file=file, remedy=f"At most {DEEPEST} mappings and lists in each other")
+    """Returns the mapping of a YAML text."""
     try:
         if "*" in text and any(isinstance(one, yaml.AliasToken) for one in yaml.scan(text, Loader=yaml.CSafeLoader)):
             raise DataError("has an alias", file=file, remedy="Write out what each *name stands for")

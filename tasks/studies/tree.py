@@ -21,7 +21,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import dvc_files as graph
-from tasks.graph.check import check_rows, refused
+from tasks.graph.check import check_rows, refuse
 from tasks.graph.items import Graph, Item
 from tasks.graph.rows import papers, row_addresses, row_named
 from tasks.graph.scale import Scale

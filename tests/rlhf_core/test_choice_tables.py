@@ -16,7 +16,7 @@ from rlhf_core.evaluation.protocols import PROTOCOLS
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES
-from rlhf_core.policy_optimisation.config import OPTIMISERS, optimiser_config
+from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
 from rlhf_core.rewards.aggregation import AGGREGATIONS, build_aggregation
@@ -25,7 +25,7 @@ from rlhf_core.rewards.preference_losses import LOSSES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.schedule import SCHEDULES
 from rlhf_core.segmentation.segmenters import SEGMENTERS
-from rlhf_core.shaping.choices import SHAPINGS, build_shaping
+from rlhf_core.shaping.choices import SHAPINGS
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.teachers.choices import TEACHERS
 
@@ -82,21 +82,6 @@ def test_every_aggregation_builds_and_refuses_other_options(kind: str) -> None:
     assert build_aggregation(kind) == build_aggregation({"kind": kind})
     with pytest.raises(RecipeError, match="unknown setting 'no_such_option'"):
         build_aggregation({"kind": kind, "no_such_option": 1})
-
-
-@pytest.mark.parametrize("kind", SHAPINGS)
-def test_every_shaping_is_a_chain_of_one(kind: str) -> None:
-    (step,) = build_shaping({"kind": kind, **WITH_OPTIONS["shaping"][1].get(kind, {})}).steps
-    assert step[0] == kind
-
-
-@pytest.mark.parametrize("kind", OPTIMISERS)
-def test_every_optimiser_is_a_composition_that_fits(kind: str) -> None:
-    sizes = {"iterations": 2, "rollout_batch": 40, "minibatch": 20, "microbatch": 4, "epochs": 1, "actor_lr": 1e-3}
-    made = OPTIMISERS[kind]
-    config = optimiser_config(kind, **sizes, **({} if made.get("critic") == "none" else {"critic_lr": 1e-3}))
-    for name, value in made.items():
-        assert getattr(config, name) == value
 
 
 def test_an_estimator_of_the_users_own_is_called_and_never_falls_through(

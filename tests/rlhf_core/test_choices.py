@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.choices import JUDGES
+from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, above
@@ -110,6 +111,15 @@ def test_an_own_class_that_fails_is_refused_with_the_line_of_its_error(own_modul
     own_module.write_text(OWN)
     with pytest.raises(RecipeError, match=re.escape(f"line 10 of {own_module}: ValueError: no number fits")):
         CURVES.build({"kind": f"{own_module.stem}:Fails", "number": 2})
+
+
+def test_an_own_shaping_without_its_method_is_refused(own_module: Path) -> None:
+    own_module.write_text(
+        "from dataclasses import dataclass\nfrom rlhf_core.shaping.steps import Elementwise\n\n\n"
+        "@dataclass\nclass Flat(Elementwise):\n    height: float = 1.0\n"
+    )
+    with pytest.raises(RecipeError, match=r"abstract class Flat .*shape"):
+        build_shaping({"kind": f"{own_module.stem}:Flat"})
 
 
 def test_a_module_that_ends_the_process_and_a_builtin_are_refused(own_module: Path) -> None:

@@ -89,11 +89,6 @@ def test_a_papers_reward_models_have_settings_of_their_own_on_one_data_set_first
     assert {item.arguments["scale"] for item in models} == {f"params/scales/testbed/stages.yaml:{taken}"}
 
 
-def test_no_output_is_made_twice() -> None:
-    outputs = [out for g in graph.build(ROOT).values() for out in sorted(g.outputs())]
-    assert len(outputs) == len(set(outputs))
-
-
 def test_a_row_waits_for_the_check_of_its_paper_and_nothing_else_does(root: Path) -> None:
     stages = stages_of(root)
     check = "results/testbed/segment/check/result"

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.aspects import build_aspect, checked_scores
+from rlhf_core.aspects import checked_scores
+from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.data.templates import encode_text
 from rlhf_core.models.reward_model import ScalarModel

@@ -34,11 +34,6 @@ PAR = {"kind": "par", "references": 2}
 MISFITS: list[tuple[str, dict[str, Given], str]] = [
     ("bandit", {"normaliser": None}, "give --normaliser"),
     (
-        "par",
-        {"row": row("par", shaping={"kind": "par", "references": 11})},
-        r"has 10 reference reward\(s\), .*asks for 11",
-    ),
-    (
         "bandit",
         {"reward_model": result("model-odin")},
         "the reward model 'bandit' has quality, length",
@@ -54,16 +49,10 @@ MISFITS: list[tuple[str, dict[str, Given], str]] = [
         "reference rewards",
     ),
     ("model-warm", {"reward_model": (result("model-warm-1"), result("model-odin"))}, "'warm-2' has heads"),
-    ("best_of_n", {"scale": {"sizes": [8]}}, "at most the pool of 4"),
     (
         "references-bandit",
         {"reward_model": result("model-sentence"), "sentences": result("segmenter")},
         "reads end tokens.*end_token: false",
-    ),
-    (
-        "segment",
-        {"row": changed("row/segment", "readout.segmenter.cutoff", "9")},
-        "entropy cutoff 9 is not among .*Add it to `cutoffs`",
     ),
     ("dialogue-tokenizer", {"spec": {"vocabulary": 20, "full_byte_alphabet": False}}, "vocab_size 20 is too small"),
     ("entropies", {"sft": "nowhere/result"}, "nowhere/result: input does not exist. Run the stage that makes it first"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.aspects import Density, Scored, build_aspect, checked_scores, rate, validated
+from rlhf_core.aspects import Density, Scored, checked_scores, rate, validated
+from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.translation import TranslationWorld

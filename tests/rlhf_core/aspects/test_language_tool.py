@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.aspects import Density, build_aspect, checked_scores, language_tool, rate
+from rlhf_core.aspects import Density, checked_scores, language_tool, rate
+from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.aspects.language_tool import LanguageToolGrammar, spans_of
 from rlhf_core.errors import RecipeError, ToolError
 from rlhf_core.services import Failure
