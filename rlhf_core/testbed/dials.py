@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import Checked, at_least, between
+from rlhf_core.typed import Checked, at_least
 
 AGGREGATIONS = ("sum", "mean", "weighted")
 """Ways to make a response's true reward of its clauses' rewards."""
@@ -53,17 +53,11 @@ class Dials(Checked):
             mean, or their weighted mean.
         emphasis: weight of a requested fact in the weighted mean; every other clause weighs 1.
         clauses: mean number of clauses of a response, roughly: a key of `LENGTHS`.
-        late: share of the mixture's responses with a late clause behind the facts, a retraction or an assurance, which
-            makes the facts before it earn nothing or twice as much.
-        pairs: wordings of compared responses: those of the supervised mixture (`usual`), which a policy learns, or a
-            family of their own (`other`), which it never sees.
     """
 
     aggregation: Literal["sum", "mean", "weighted"] = "sum"
     emphasis: Annotated[float, at_least(1)] = 1.0
     clauses: Literal[4, 8, 40] = 4
-    late: Annotated[float, between(0, 1)] = 0.0
-    pairs: Literal["usual", "other"] = "usual"
 
     def _check_together(self) -> None:
         if (self.aggregation == "weighted") != (self.emphasis > 1):
@@ -75,12 +69,6 @@ class Dials(Checked):
     @property
     def length(self) -> DialogueLength:
         return LENGTHS[self.clauses]
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Returns the families of wordings that responses are read in, names of `grammar.FAMILIES`."""
-        others = {"late": self.late > 0, "other": self.pairs == "other"}
-        return ("usual", *(name for name, used in others.items() if used))
 
     def moved(self) -> dict[str, Any]:
         """Returns the dials that are not at their default, by name."""

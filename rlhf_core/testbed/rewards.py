@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.testbed.dials import Dials
-from rlhf_core.testbed.grammar import USUAL, Located, read
+from rlhf_core.testbed.grammar import Located, read
 
 Meta = Mapping[str, Any]
 """Request of a prompt: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of every
@@ -44,7 +44,6 @@ class ClauseRewards:
         garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
-        retraction, assurance: the first late clause behind a fact, beside what it makes of the facts before it.
     """
 
     requested_true: float = 1.0
@@ -62,8 +61,6 @@ class ClauseRewards:
     garbled_word: float = -0.05
     garbled_free_words: int = 6
     empty: float = -1.0
-    retraction: float = 0.0
-    assurance: float = 0.0
 
 
 KINDS: tuple[str, ...] = (
@@ -71,12 +68,6 @@ KINDS: tuple[str, ...] = (
     "misplaced_greeting", "closing", "misplaced_closing", "flattery", "filler", "garbled",
 )  # fmt: skip
 """Every kind of clause, in the order of the documentation."""
-
-LATE_FACTORS: Mapping[str, float] = {"retraction": 0.0, "assurance": 2.0}
-"""Factors of a late clause on the rewards of the facts before it."""
-
-FACT_KINDS = frozenset({"requested_true", "requested_false", "unrequested_true", "unrequested_false"})
-"""Kinds whose reward a late clause decides."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +81,10 @@ class Clause:
 
 
 def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """Give each located statement its kind and reward.
-
-    The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
-    """
+    """Gives each located statement its kind and reward."""
     entity, requested = meta["entity"], requested_attributes(meta)
     said: set[tuple[str, str, str]] = set()
     clauses: list[Clause] = []
-    decided = False
     for position, item in enumerate(located):
         statement = item.statement
         kind = statement.kind
@@ -110,12 +97,6 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
             said.add(fact)
         elif (kind == "greeting" and position > 0) or (kind == "closing" and position < len(located) - 1):
             kind = f"misplaced_{kind}"
-        elif kind in LATE_FACTORS:
-            if decided or not said:
-                kind = "filler"
-            else:
-                decided = True
-                clauses = [_decided(clause, LATE_FACTORS[kind]) for clause in clauses]
         reward = getattr(rewards, kind)
         if kind == "garbled":
             reward += rewards.garbled_word * max(0, statement.words - rewards.garbled_free_words)
@@ -123,20 +104,13 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
     return clauses
 
 
-def _decided(clause: Clause, factor: float) -> Clause:
-    """Returns a clause before a late one, whose reward a fact keeps times a factor; 0 has no sign."""
-    return replace(clause, reward=clause.reward * factor + 0.0) if clause.kind in FACT_KINDS else clause
-
-
-def clauses_of(
-    text: str, meta: Meta, facts: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
-) -> list[Clause]:
+def clauses_of(text: str, meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.
     """
-    located = read(text, families)
+    located = read(text)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
     return score(located, meta, facts, rewards)
