@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
-from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
-from rlhf_core.testbed.rewards import DEFAULT, Meta, requested_attributes
+from rlhf_core.testbed.rewards import DEFAULT, Dials, Meta, requested_attributes
 
 MAX_CLAUSES = 8
 MAX_WORDS = 58

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rlhf_core.testbed import arithmetic, choices, functions
+from rlhf_core.testbed import tasks
 from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
-from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import DrawnWorld, KnowledgeBase, Row
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
@@ -22,6 +21,7 @@ from rlhf_core.testbed.rewards import (
     DEFAULT,
     Clause,
     ClauseRewards,
+    Dials,
     Meta,
     clause_rows,
     clauses_of,
@@ -42,7 +42,7 @@ RAMBLING, GARBLING = 0.15, 0.15
 #: Size of the fixed pool of graded answers behind a 1-to-10 rating.
 ANCHORS = 18
 REWARDS = ClauseRewards()
-ARITHMETIC = arithmetic.ArithmeticConfig()
+ARITHMETIC = tasks.ArithmeticConfig()
 
 
 @lru_cache
@@ -229,7 +229,7 @@ class World(DrawnWorld):
     def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
         """Returns the word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
         return self._distinct(
-            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, ARITHMETIC, rng), ("question",)
+            n, f"arithmetic-{split}-{seed}", lambda rng: tasks.word_problem(split, ARITHMETIC, rng), ("question",)
         )
 
     def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
@@ -243,7 +243,7 @@ class World(DrawnWorld):
         return self._distinct(
             n,
             f"{task}-{seed}",
-            lambda rng: choices.question(task, self.knowledge, rng, training=False),
+            lambda rng: tasks.choice_question(task, self.knowledge, rng, training=False),
             ("question", "choices"),
         )
 
@@ -255,7 +255,7 @@ class World(DrawnWorld):
         rows = self._distinct(
             n,
             f"functions-{split}-{seed}",
-            lambda rng: functions.problem(split, rng),
+            lambda rng: tasks.function_problem(split, rng),
             ("question",),
             stream_name=f"functions-{'test' if split == 'plus' else split}-{seed}",
         )
@@ -291,14 +291,14 @@ class World(DrawnWorld):
             wrong = rng.random() < self.wrong_share
             kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":
-                item = functions.problem("train", rng)
+                item = tasks.function_problem("train", rng)
                 response = item["near_miss"] if wrong else item["solution"]
             elif kind == "arithmetic":
-                item = arithmetic.problem("seen", ARITHMETIC, rng)
-                response = arithmetic.slip(item["solution"], rng) if wrong else item["solution"]
+                item = tasks.word_problem("seen", ARITHMETIC, rng)
+                response = tasks.slip(item["solution"], rng) if wrong else item["solution"]
             else:
-                task = rng.choice([name for name in choices.TASKS if name != "truthfulqa"])
-                item = choices.question(task, self.knowledge, rng, training=True)
+                task = rng.choice([name for name in tasks.TASKS if name != "truthfulqa"])
+                item = tasks.choice_question(task, self.knowledge, rng, training=True)
                 others = [choice for choice in item["choices"] if choice != item["answer"]]
                 response = rng.choice(others) if wrong else item["answer"]
             return {"prompt": item["question"], "response": response, "meta": item["meta"] | {"right": not wrong}}

@@ -11,13 +11,12 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, Dials, World
-from rlhf_core.testbed.arithmetic import ArithmeticConfig
-from rlhf_core.testbed.choices import TASKS
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.prompts import SPLITS
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.testbed.reward_bench import reward_bench_pairs
+from rlhf_core.testbed.tasks import TASKS, ArithmeticConfig
 from rlhf_core.testbed.translation import TranslationWorld
 
 WORLD, LONG_FORM, TRANSLATION = World(), LongFormWorld(), TranslationWorld()
