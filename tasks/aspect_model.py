@@ -26,7 +26,7 @@ from rlhf_core.aspects.slice_classification import (
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.slices import relabelled
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.reward_models import pairwise_accuracy
+from rlhf_core.evaluation.reward_bench import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import score_all

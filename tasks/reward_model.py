@@ -28,7 +28,7 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
-from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
+from rlhf_core.evaluation.reward_bench import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel, average_weights
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation

@@ -80,18 +80,21 @@ class Aspect(Protocol):
         """
 
 
-def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]) -> list[Scored]:
-    """Returns the scores themselves, where they are what the aspect declares.
+def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+    """Returns an aspect's scores of responses, which are what it declares.
 
     Raises:
-        RecipeError: a number of responses or spans that differs, spans outside the text, out of order or overlapping,
-            or, of a sequence aspect, not one over the whole response.
+        RecipeError: a number of records, scores or spans that differs, spans outside the text, out of order or
+            overlapping, or, of a sequence aspect, not one over the whole response.
         NumericsError: a value that is not finite.
     """
+    if len(records) != len(responses):
+        raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
+    scored = list(aspect.score(records, responses))
     if len(scored) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}' scored {len(scored)} of {len(responses)} responses")
     for row, (text, one) in enumerate(zip(responses, scored, strict=True)):
-        where = f"aspect '{aspect.name}', response {row}"
+        where, last = f"aspect '{aspect.name}', response {row}", 0
         if len(one.spans) != len(one.values):
             raise RecipeError(f"{where}: {len(one.values)} values for {len(one.spans)} spans")
         if aspect.density is Density.SEQUENCE and one.spans != ((0, len(text)),):
@@ -99,33 +102,22 @@ def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]
                 f"{where}: a sequence aspect has one span over the whole response, (0, {len(text)}), "
                 f"not {list(one.spans[:3])}; declare the density it has"
             )
-        last = 0
-        for start, end in one.spans:
+        for (start, end), value in zip(one.spans, one.values, strict=True):
             if not (last <= start <= end <= len(text)):
                 raise RecipeError(
                     f"{where}: span ({start}, {end}) is outside the response of {len(text)} characters "
                     "or before the end of the span ahead of it"
                 )
-            last = end
-        for value in one.values:
             if not math.isfinite(value):
                 raise NumericsError(f"{where}: value {value} is not finite")
-    return list(scored)
-
-
-def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-    """Returns an aspect's scores of responses, checked by `validated`."""
-    if len(records) != len(responses):
-        raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
-    return validated(aspect, responses, aspect.score(records, responses))
+            last = end
+    return scored
 
 
 def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:
     """Lets the tools behind aspects start on responses, beside what comes next; other aspects do nothing."""
     for aspect in aspects:
-        start = getattr(aspect, "prefetch", None)
-        if start is not None:
-            start(responses)
+        getattr(aspect, "prefetch", lambda _responses: None)(responses)
 
 
 def rate(aspect: Aspect, scored: Scored) -> float:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
 from rlhf_core.errors import RecipeError, ToolError
+from rlhf_core.lazy import httpx
 from rlhf_core.services import CallSettings, Failure, Service, Usage, check_address, client, digest, post
+from rlhf_core.typed import above
 
 Spans = list[tuple[int, int]]
 
@@ -25,7 +27,8 @@ Spans = list[tuple[int, int]]
 URL_VARIABLE = "REWARDSMITH_LANGUAGETOOL"
 
 
-class LanguageToolGrammar:
+@dataclass(frozen=True)
+class LanguageToolGrammar(CallSettings):
     """Errors of grammar, token by token.
 
     Args:
@@ -34,40 +37,35 @@ class LanguageToolGrammar:
         disabled_rules: rule ids that are not errors here.
         timeout_s: longest time until an answer is whole, seconds.
         offsets: character spans of the tokens of a text; words and marks without one.
-        concurrency, retries, backoff_s, max_backoff_s, cache_path: see `CallSettings`.
     """
 
-    name = "grammar"
-    density = Density.TOKEN
-    higher_is_better = False
+    name: ClassVar[str] = "grammar"
+    density: ClassVar[Density] = Density.TOKEN
+    higher_is_better: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        url: str | None = None,
-        language: str = "en-US",
-        disabled_rules: Sequence[str] = (),
-        timeout_s: float = 20.0,
-        offsets: Offsets | None = None,
-        concurrency: int = 16,
-        retries: int = 4,
-        backoff_s: float = 0.25,
-        max_backoff_s: float = 8.0,
-        cache_path: str | None = None,
-    ) -> None:
-        self._offsets = offsets or words
-        self._url = (url or os.environ.get(URL_VARIABLE) or local_url(language)).rstrip("/")
+    url: str | None = None
+    language: str = "en-US"
+    disabled_rules: tuple[str, ...] = ()
+    timeout_s: Annotated[float, above(0)] = 20.0
+    offsets: Offsets | None = None
+
+    def _check_together(self) -> None:
         try:
-            check_address(self._url)
+            check_address(self._address)
         except RecipeError as error:
-            raise RecipeError(f"aspect 'grammar': url is '{self._url}'; {error}") from None
-        self._identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
-        rules = {"disabledRules": ",".join(disabled_rules)} if disabled_rules else {}
-        self._form, self._timeout_s, self._client = {"language": language} | rules, timeout_s, client(concurrency)
-        settings = CallSettings(
-            concurrency=concurrency, retries=retries, backoff_s=backoff_s, max_backoff_s=max_backoff_s,
-            cache_path=cache_path,
-        )  # fmt: skip
-        self._service: Service[str] = Service("languagetool", self._ask, settings)
+            raise RecipeError(f"aspect 'grammar': url is '{self._address}'; {error}") from None
+
+    @cached_property
+    def _address(self) -> str:
+        return (self.url or os.environ.get(URL_VARIABLE) or local_url(self.language)).rstrip("/")
+
+    @cached_property
+    def _service(self) -> Service[str]:
+        return Service("languagetool", self._ask, self)
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        return client(self.concurrency)
 
     @property
     def usage(self) -> Usage:
@@ -84,21 +82,24 @@ class LanguageToolGrammar:
             rows = self._service.answers(asked)
         except Failure as failure:
             raise ToolError(
-                f"LanguageTool at {self._url}: {failure}. No score is made up: training stops here"
+                f"LanguageTool at {self._address}: {failure}. No score is made up: training stops here"
             ) from None
         found = {text: spans_of(json.loads(rows[key]["text"]), text) for key, text in asked.items()}
         errors = [found.get(text, []) for text in responses]
         return [
-            replace(marked(self._offsets(text), spans), errors=len(spans))
+            replace(marked((self.offsets or words)(text), spans), errors=len(spans))
             for text, spans in zip(responses, errors, strict=True)
         ]
 
     def _questions(self, responses: Sequence[str]) -> dict[str, str]:
-        return {digest({**self._identity, "text": text}): text for text in responses if text.strip()}
+        identity = {"tool": "languagetool", "language": self.language, "disabled": sorted(self.disabled_rules)}
+        return {digest({**identity, "text": text}): text for text in responses if text.strip()}
 
     def _ask(self, text: str) -> dict[str, str]:
         """Returns the server's answer about a text, which `spans_of` reads."""
-        response = post(self._client, f"{self._url}/v2/check", self._timeout_s, data={**self._form, "text": text})
+        rules = {"disabledRules": ",".join(self.disabled_rules)} if self.disabled_rules else {}
+        form = {"language": self.language, **rules, "text": text}
+        response = post(self._client, f"{self._address}/v2/check", self.timeout_s, data=form)
         if response.status_code in (400, 401, 403, 404, 405, 413):
             raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
         if response.status_code != 200:

@@ -103,15 +103,3 @@ def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> Clau
         shares={kind: counts[kind] / clauses for kind in kinds},
         per_response={kind: counts[kind] / max(1, number) for kind in kinds},
     )
-
-
-def grown_types(sft: ClauseUse, policy: ClauseUse, least: float = 0.25) -> list[str]:
-    """Returns the types of which the policy writes more than the SFT policy, the largest growth first.
-
-    Args:
-        sft, policy: over the same prompts.
-        least: smallest growth that counts, in clauses per response.
-    """
-    growth = {kind: policy.per_response[kind] - before for kind, before in sft.per_response.items()}
-    grown = [kind for kind, more in growth.items() if more >= least]
-    return sorted(grown, key=lambda kind: -growth[kind])

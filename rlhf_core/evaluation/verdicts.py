@@ -30,28 +30,17 @@ class RowVerdict:
     """A row's place in its table's primary metric.
 
     Attributes:
-        effect: the row less the main row.
-        p_corrected: corrected for the rows of the table (Holm); None without a test.
         word: 'above' and 'below' are the metric's, not the better side; 'equivalent' takes a margin.
-        alpha: .05 over the number of rows, at which a row is found whatever the other rows do.
+        p_corrected: corrected for the rows of the table (Holm); None without a test.
+        smallest_visible: effect that these worlds find with a power of 80 % whatever the other rows do; None without a
+            test.
+        text: the verdict in words, such as 'sees only effects above 3.1'.
     """
 
-    effect: Effect
-    p_corrected: float | None
     word: RowWord
-    alpha: float
-
-    @property
-    def smallest_visible(self) -> float | None:
-        """Returns the effect that these worlds find with a power of 80 % in this table; None without a test."""
-        return self.effect.smallest_visible(self.alpha)
-
-    @property
-    def text(self) -> str:
-        """Returns the verdict in words, such as 'sees only effects above 3.1'."""
-        if self.word == "sees only effects above":
-            return f"{self.word} {self.smallest_visible:.3g}"
-        return f"{self.word}: {self.effect.reason}" if self.word == "not decided" else self.word
+    p_corrected: float | None
+    smallest_visible: float | None
+    text: str
 
 
 def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[RowVerdict]:
@@ -59,19 +48,21 @@ def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[
     (Holm); a table with several main rows has the effects of all."""
     corrected = holm([1.0 if effect.p is None else effect.p for effect in effects])
     inside = [None if margin is None else effect.p_within(margin) for effect in effects]
-    within = [p < ALPHA for p in holm([1.0 if p is None else p for p in inside])]
+    within = holm([1.0 if p is None else p for p in inside])
     return [_row_verdict(*one, ALPHA / len(effects)) for one in zip(effects, corrected, within, strict=True)]
 
 
-def _row_verdict(effect: Effect, p: float, within: bool, alpha: float) -> RowVerdict:
-    word: RowWord = "sees only effects above"
+def _row_verdict(effect: Effect, p: float, p_within: float, alpha: float) -> RowVerdict:
     if effect.reason is not None:
-        word = "not decided"
-    elif p < ALPHA:
-        word = "above" if effect.estimate > 0 else "below"
-    elif within:
+        return RowVerdict("not decided", None, None, f"not decided: {effect.reason}")
+    visible = effect.smallest_visible(alpha)
+    if p < ALPHA:
+        word: RowWord = "above" if effect.estimate > 0 else "below"
+    elif p_within < ALPHA:
         word = "equivalent"
-    return RowVerdict(effect, None if effect.reason else p, word, alpha)
+    else:
+        return RowVerdict("sees only effects above", p, visible, f"sees only effects above {visible:.3g}")
+    return RowVerdict(word, p, visible, word)
 
 
 def direction_verdict(published: float | None, published_main: float | None, word: RowWord) -> Direction | None:

@@ -17,8 +17,7 @@ happen (docs/evidence.md has the rates of both).
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.statistics import ROUNDING, Interval
+from rlhf_core.evaluation.statistics import ROUNDING, Floats, Interval
 
 ALPHA = 0.05
 POWER = 0.8
@@ -34,7 +33,7 @@ POWER = 0.8
 ONE_WORLD = "one world"
 NO_VARIANCE = "no variance"
 
-World = int | str
+World = int
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,6 @@ class Effect:
         """
         from scipy import stats
 
-        _check_margin(margin)
         if self.standard_error is None:
             return None
         return float(stats.t.sf((margin - abs(self.estimate)) / self.standard_error, self.degrees))
@@ -97,11 +95,6 @@ class Effect:
             return None
         excess = max(0.0, abs(self.estimate) - margin) / self.standard_error
         return min(1.0, float(2 * stats.t.sf(excess, self.degrees)))
-
-
-def _check_margin(margin: float) -> None:
-    if not (margin > 0 and math.isfinite(margin)):
-        raise DataError(f"margin is {margin:g}; it must be a number above 0", field="margin")
 
 
 @lru_cache(maxsize=4096)
@@ -125,11 +118,6 @@ def _noncentrality(degrees: float, alpha: float, power: float) -> float:
     return float(optimize.brentq(missing, 0.0, 4 * bound + 10, xtol=1e-9))
 
 
-def _in_order(world: World) -> tuple[int, str]:
-    """Returns what worlds are sorted by: numbers by their size, then names."""
-    return (world, "") if isinstance(world, int) else (sys.maxsize, str(world))
-
-
 def over_worlds(values: Mapping[Any, float], constant: float = 0.0, scale: float = 0.0) -> Effect:
     """Returns the mean of one number a world less a constant, with its t-test of K - 1 degrees of freedom.
 
@@ -149,7 +137,7 @@ def over_worlds(values: Mapping[Any, float], constant: float = 0.0, scale: float
                 f"the value of world {world} is {value}, which is not a finite number",
                 remedy="A diverged run scores what it scored: record that score",
             )
-    own = np.array([values[world] for world in sorted(values, key=_in_order)])
+    own = np.array([values[world] for world in sorted(values)])
     differences = own - constant
     count, estimate = len(own), float(differences.mean())
     if count == 1:
@@ -172,3 +160,77 @@ def paired(row: Mapping[Any, float], main: Mapping[Any, float]) -> Effect:
     shared = [world for world in row if world in main]
     largest = max((abs(values[world]) for values in (row, main) for world in shared), default=0.0)
     return over_worlds({world: row[world] - main[world] for world in shared}, scale=largest)
+
+
+# --- comparisons of a row with itself (A/A) ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Standardised differences of things that are alike.
+
+    Attributes:
+        p_values: one for each difference, uniform if the standard errors are right.
+        mean_square: of the standardised differences; below the band, errors are too large; above it, too small.
+        band: where 95 % of the mean squares of sound comparisons are.
+        uniform_p: Kolmogorov-Smirnov p of the p-values.
+    """
+
+    p_values: tuple[float, ...]
+    mean_square: float
+    band: tuple[float, float]
+    uniform_p: float
+
+    @property
+    def sound(self) -> bool:
+        """Returns whether the mean square is in its band and the p-values look uniform at .05."""
+        return self.band[0] <= self.mean_square <= self.band[1] and self.uniform_p >= ALPHA
+
+
+def standardised_p(differences: Sequence[float], variance: float, degrees: int) -> list[float]:
+    """Returns the p of each difference by the variance known before it: independent and uniform for normal ones.
+
+    Twins are two runs of one row in one world with another policy seed; their difference d has mean 0. Its variance is
+    not known, and an estimate from few differences makes d / sqrt(v) larger than a normal variable. So each is
+    standardised by what is known before it:
+
+        v_i = (degrees x v + d_1^2 + ... + d_(i-1)^2) / (degrees + i - 1)        t_i = d_i / sqrt(v_i)
+
+    t_i has a t distribution with degrees + i - 1 degrees of freedom, independent of the t before it, which depend on
+    ratios of earlier squares alone. Standardising by all other differences (leave one out) is no test: the mean square
+    is near 1 whatever the differences are. Runs that collapse make differences far from normal: then sound twins are
+    refused, although verdicts by worlds stay conservative.
+
+    Args:
+        differences: with mean 0, in an order that does not depend on them.
+        variance: of a difference, estimated from other runs with `degrees` degrees of freedom.
+
+    Raises:
+        DataError: a difference that is not finite, or a variance of 0.
+    """
+    from scipy import stats
+
+    squares: Floats = np.asarray(differences, dtype=np.float64) ** 2
+    if not np.isfinite(squares).all():
+        raise DataError("a difference is not a finite number", field="differences")
+    if not variance > 0:
+        raise DataError("the first differences are 0, which gives no variance", remedy="Check that the seeds differ")
+    known = degrees + np.arange(len(squares))
+    total = degrees * variance + np.concatenate([[0.0], np.cumsum(squares)[:-1]])
+    return [float(p) for p in 2 * stats.t.sf(np.sqrt(squares * known / total), known)]
+
+
+def calibration_of_p_values(p_values: Sequence[float]) -> Calibration:
+    """Tests whether p-values of things that are alike are uniform, and the squares that they stand for of mean 1.
+
+    Raises:
+        DataError: there are none.
+    """
+    from scipy import stats
+
+    if not p_values:
+        raise DataError("there are no differences to standardise")
+    n, tail = len(p_values), (ALPHA) / 2
+    mean_square = float(np.mean(stats.chi2.isf(p_values, 1)))
+    band = float(stats.chi2.ppf(tail, n)) / n, float(stats.chi2.isf(tail, n)) / n
+    return Calibration(tuple(p_values), mean_square, band, float(stats.kstest(p_values, "uniform").pvalue))

@@ -7,6 +7,7 @@ there, as in Table 6.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rlhf_core.reasoning.steps import labelled
@@ -55,10 +56,8 @@ class PromptTemplate:
 
 
 def _filled(template: str, problem: str, solution: str, prediction: str) -> str:
-    head, _, rest = template.partition("{problem}")
-    middle, _, rest = rest.partition("{solution}")
-    before, _, after = rest.partition("{prediction}")
-    return f"{head}{problem}{middle}{solution}{before}{prediction}{after}"
+    texts = {"problem": problem, "solution": solution, "prediction": prediction}
+    return re.sub(r"\{(problem|solution|prediction)\}", lambda slot: texts[slot[1]], template)
 
 
 PAPER = PromptTemplate(

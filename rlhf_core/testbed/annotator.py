@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import KEYWORD, WORD
 from rlhf_core.testbed.knowledge import Row, stream
-from rlhf_core.testbed.rewards import DEFAULT, Clause, clause_rows
+from rlhf_core.testbed.rewards import DEFAULT, Clause, Dials, clause_rows
 from rlhf_core.typed import Checked, Seed, above, between, typed
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.dials import SHORT, DialogueLength
 from rlhf_core.testbed.knowledge import ATTRIBUTES, DIALOGUE, ENTITIES, KnowledgeBase
+from rlhf_core.testbed.rewards import SHORT, DialogueLength
 
 SPLITS: tuple[str, ...] = ("train", "test", "ood", "arena", "mtbench")
 

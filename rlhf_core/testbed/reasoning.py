@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from rlhf_core.testbed.arithmetic import NAMES, ArithmeticConfig, problem
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, Row, drawn_rows, stream, wordings
+from rlhf_core.testbed.tasks import NAMES, ArithmeticConfig, word_problem
 from rlhf_core.typed import Checked, between
 
 VERSION = 1
@@ -138,7 +138,7 @@ class Reasoning:
             config = ArithmeticConfig(**{**vars(config), "steps": self.config.hard_steps})
         if test == "svamp":
             config = ArithmeticConfig(**{**vars(config), "unseen_start": config.seen_start})
-        item = problem(split, config, rng)
+        item = word_problem(split, config, rng)
         for unseen, seen in zip(NAMES["unseen"], NAMES["seen"], strict=True):
             item["question"] = item["question"].replace(unseen, seen)
         equations = str(item["solution"]).split("\n")[:-1]

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed import arithmetic, functions
+from rlhf_core.testbed import tasks
 from rlhf_core.testbed.grammar import WORD, Statement, write
 from rlhf_core.testbed.knowledge import SOURCE, VALUES, Row, stream
 from rlhf_core.testbed.prompts import draw_request
@@ -133,13 +133,13 @@ flattery = _about_one_fact("flattery mistake closing", "true closing", chosen=1)
 
 
 def math(world: World, split: str, rng: random.Random) -> Row | None:
-    item = arithmetic.problem("unseen" if split == "ood" else "seen", ARITHMETIC, rng)
-    rejected = arithmetic.slip(item["solution"], rng)
+    item = tasks.word_problem("unseen" if split == "ood" else "seen", ARITHMETIC, rng)
+    rejected = tasks.slip(item["solution"], rng)
     return {"prompt": item["question"], "chosen": item["solution"], "rejected": rejected, "meta": item["meta"]}
 
 
 def code(world: World, split: str, rng: random.Random) -> Row | None:
-    item = functions.problem("live" if split == "ood" else "test", rng)
+    item = tasks.function_problem("live" if split == "ood" else "test", rng)
     return {
         "prompt": item["question"],
         "chosen": item["solution"],

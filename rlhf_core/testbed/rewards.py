@@ -1,13 +1,78 @@
-"""True rewards: what each clause of a response earns, given the request."""
+"""True rewards: what each clause of a response earns, given the request; and the dials of a world.
+
+A dial is a setting that a study varies and moves one thing. At its default it changes nothing: the world is version 3,
+bit for bit. Facts, prompts and, where the dial leaves them alone, responses are drawn from the same streams at every
+setting, so two settings of one seed can be compared row by row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
-from rlhf_core.testbed.dials import Dials
-from rlhf_core.testbed.grammar import USUAL, Located, read
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.grammar import Located, read
+from rlhf_core.typed import Checked, at_least
+
+
+@dataclass(frozen=True)
+class DialogueLength:
+    """Sizes of requests and responses.
+
+    Attributes:
+        animals: number of animals that a prompt asks about.
+        counts: requested attributes of each animal, drawn with equal chance.
+        hard_count: the same in the `arena` split.
+        blocks: factor on the noise of a response, on its most clauses and on its most words.
+    """
+
+    animals: int
+    counts: tuple[int, ...]
+    hard_count: int
+    blocks: int
+
+
+#: Length by the mean number of clauses of a response, roughly.
+LENGTHS: Mapping[int, DialogueLength] = {
+    4: DialogueLength(animals=1, counts=(1, 2, 2, 3), hard_count=3, blocks=1),
+    8: DialogueLength(animals=2, counts=(2, 2, 3, 3), hard_count=3, blocks=3),
+    40: DialogueLength(animals=6, counts=(4,), hard_count=4, blocks=20),
+}
+SHORT = LENGTHS[4]
+
+
+@dataclass(frozen=True)
+class Dials(Checked):
+    """Dials of a world.
+
+    Attributes:
+        aggregation: the true reward of a response is the sum of its clause rewards, their
+            mean, or their weighted mean.
+        emphasis: weight of a requested fact in the weighted mean; every other clause weighs 1.
+        clauses: mean number of clauses of a response, roughly: a key of `LENGTHS`.
+    """
+
+    aggregation: Literal["sum", "mean", "weighted"] = "sum"
+    emphasis: Annotated[float, at_least(1)] = 1.0
+    clauses: Literal[4, 8, 40] = 4
+
+    def _check_together(self) -> None:
+        if (self.aggregation == "weighted") != (self.emphasis > 1):
+            raise RecipeError(
+                f"emphasis is {self.emphasis:g} and aggregation '{self.aggregation}'; give 'weighted' an emphasis "
+                "above 1, such as 3, and leave emphasis out otherwise"
+            )
+
+    @property
+    def length(self) -> DialogueLength:
+        return LENGTHS[self.clauses]
+
+    def moved(self) -> dict[str, Any]:
+        """Returns the dials that are not at their default, by name."""
+        still = asdict(Dials())
+        return {name: value for name, value in asdict(self).items() if value != still[name]}
+
 
 Meta = Mapping[str, Any]
 """Request of a prompt: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of every
@@ -44,7 +109,6 @@ class ClauseRewards:
         garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
-        retraction, assurance: the first late clause behind a fact, beside what it makes of the facts before it.
     """
 
     requested_true: float = 1.0
@@ -62,8 +126,6 @@ class ClauseRewards:
     garbled_word: float = -0.05
     garbled_free_words: int = 6
     empty: float = -1.0
-    retraction: float = 0.0
-    assurance: float = 0.0
 
 
 KINDS: tuple[str, ...] = (
@@ -71,12 +133,6 @@ KINDS: tuple[str, ...] = (
     "misplaced_greeting", "closing", "misplaced_closing", "flattery", "filler", "garbled",
 )  # fmt: skip
 """Every kind of clause, in the order of the documentation."""
-
-LATE_FACTORS: Mapping[str, float] = {"retraction": 0.0, "assurance": 2.0}
-"""Factors of a late clause on the rewards of the facts before it."""
-
-FACT_KINDS = frozenset({"requested_true", "requested_false", "unrequested_true", "unrequested_false"})
-"""Kinds whose reward a late clause decides."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +146,10 @@ class Clause:
 
 
 def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """Give each located statement its kind and reward.
-
-    The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
-    """
+    """Gives each located statement its kind and reward."""
     entity, requested = meta["entity"], requested_attributes(meta)
     said: set[tuple[str, str, str]] = set()
     clauses: list[Clause] = []
-    decided = False
     for position, item in enumerate(located):
         statement = item.statement
         kind = statement.kind
@@ -110,12 +162,6 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
             said.add(fact)
         elif (kind == "greeting" and position > 0) or (kind == "closing" and position < len(located) - 1):
             kind = f"misplaced_{kind}"
-        elif kind in LATE_FACTORS:
-            if decided or not said:
-                kind = "filler"
-            else:
-                decided = True
-                clauses = [_decided(clause, LATE_FACTORS[kind]) for clause in clauses]
         reward = getattr(rewards, kind)
         if kind == "garbled":
             reward += rewards.garbled_word * max(0, statement.words - rewards.garbled_free_words)
@@ -123,20 +169,13 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
     return clauses
 
 
-def _decided(clause: Clause, factor: float) -> Clause:
-    """Returns a clause before a late one, whose reward a fact keeps times a factor; 0 has no sign."""
-    return replace(clause, reward=clause.reward * factor + 0.0) if clause.kind in FACT_KINDS else clause
-
-
-def clauses_of(
-    text: str, meta: Meta, facts: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
-) -> list[Clause]:
+def clauses_of(text: str, meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.
     """
-    located = read(text, families)
+    located = read(text)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
     return score(located, meta, facts, rewards)

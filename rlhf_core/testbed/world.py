@@ -8,23 +8,20 @@ streams of version 3: with its dials at their defaults it is version 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from rlhf_core.testbed import arithmetic, choices, functions
+from rlhf_core.testbed import tasks
 from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
-from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import DrawnWorld, KnowledgeBase, Row
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, pad, ramble
 from rlhf_core.testbed.rewards import (
     DEFAULT,
-    KINDS,
-    LATE_FACTORS,
     Clause,
     ClauseRewards,
+    Dials,
     Meta,
     clause_rows,
     clauses_of,
@@ -45,7 +42,7 @@ RAMBLING, GARBLING = 0.15, 0.15
 #: Size of the fixed pool of graded answers behind a 1-to-10 rating.
 ANCHORS = 18
 REWARDS = ClauseRewards()
-ARITHMETIC = arithmetic.ArithmeticConfig()
+ARITHMETIC = tasks.ArithmeticConfig()
 
 
 @lru_cache
@@ -82,11 +79,6 @@ class World(DrawnWorld):
         return VERSION if self.dials.moved() else DRAWS
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """Returns every kind of clause that a response of this world can have."""
-        return (*KINDS, *LATE_FACTORS) if self.dials.late else KINDS
-
-    @property
     def unit(self) -> float:
         """Returns the unit of margins, in reward units: 1 in the default world.
 
@@ -94,14 +86,13 @@ class World(DrawnWorld):
         ceiling, both with the facts of seed 0. Thresholds and noise that a judge, a benchmark or an annotator's bias
         states for the default world are multiplied by it.
         """
-        dials = replace(self.dials, pairs="usual")
-        return _calibrated(dials) / _calibrated(Dials()) if dials.moved() else 1.0
+        return _calibrated(self.dials) / _calibrated(Dials()) if self.dials.moved() else 1.0
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge.facts, REWARDS, self.dials.families)
+        return clauses_of(text, meta, self.knowledge.facts, REWARDS)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
@@ -129,11 +120,9 @@ class World(DrawnWorld):
         drawn = draw_quality(rng)
         return self._respond(meta, rng, drawn if quality is None else quality)[0]
 
-    def _respond(
-        self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True, family: str = "usual"
-    ) -> tuple[str, list[Located]]:
+    def _respond(self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True) -> tuple[str, list[Located]]:
         """Returns a response of the mixture as text and as what it says."""
-        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.dials, family)
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.dials)
 
     # --- dialogue ------------------------------------------------------------------------------------
 
@@ -213,13 +202,13 @@ class World(DrawnWorld):
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
         be."""
-        reserved, family = split == "ood", self.dials.pairs
-        text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
+        reserved = split == "ood"
+        text, located = self._respond(meta, rng, draw_quality(rng), reserved)
         if self.padding and rng.random() < self.padding:
-            return self._parsed(meta, pad(text, meta, self.padded_with, rng, self.dials.families))
+            return self._parsed(meta, pad(text, meta, self.padded_with, rng))
         draw = rng.random()
         if draw < RAMBLING:
-            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
+            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved)
             return self._parsed(meta, ramble(text, more, rng))
         if draw < RAMBLING + GARBLING:
             return self._parsed(meta, garble(text, rng))
@@ -240,7 +229,7 @@ class World(DrawnWorld):
     def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
         """Returns the word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
         return self._distinct(
-            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, ARITHMETIC, rng), ("question",)
+            n, f"arithmetic-{split}-{seed}", lambda rng: tasks.word_problem(split, ARITHMETIC, rng), ("question",)
         )
 
     def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
@@ -254,7 +243,7 @@ class World(DrawnWorld):
         return self._distinct(
             n,
             f"{task}-{seed}",
-            lambda rng: choices.question(task, self.knowledge, rng, training=False),
+            lambda rng: tasks.choice_question(task, self.knowledge, rng, training=False),
             ("question", "choices"),
         )
 
@@ -266,7 +255,7 @@ class World(DrawnWorld):
         rows = self._distinct(
             n,
             f"functions-{split}-{seed}",
-            lambda rng: functions.problem(split, rng),
+            lambda rng: tasks.function_problem(split, rng),
             ("question",),
             stream_name=f"functions-{'test' if split == 'plus' else split}-{seed}",
         )
@@ -302,14 +291,14 @@ class World(DrawnWorld):
             wrong = rng.random() < self.wrong_share
             kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":
-                item = functions.problem("train", rng)
+                item = tasks.function_problem("train", rng)
                 response = item["near_miss"] if wrong else item["solution"]
             elif kind == "arithmetic":
-                item = arithmetic.problem("seen", ARITHMETIC, rng)
-                response = arithmetic.slip(item["solution"], rng) if wrong else item["solution"]
+                item = tasks.word_problem("seen", ARITHMETIC, rng)
+                response = tasks.slip(item["solution"], rng) if wrong else item["solution"]
             else:
-                task = rng.choice([name for name in choices.TASKS if name != "truthfulqa"])
-                item = choices.question(task, self.knowledge, rng, training=True)
+                task = rng.choice([name for name in tasks.TASKS if name != "truthfulqa"])
+                item = tasks.choice_question(task, self.knowledge, rng, training=True)
                 others = [choice for choice in item["choices"] if choice != item["answer"]]
                 response = rng.choice(others) if wrong else item["answer"]
             return {"prompt": item["question"], "response": response, "meta": item["meta"] | {"right": not wrong}}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rlhf_core.data.quarantine import Screening
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.reward_models import pairwise_accuracy
+from rlhf_core.evaluation.reward_bench import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.commands.options import print_table
 from tasks.commands.try_reward import evenly_spaced

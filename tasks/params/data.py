@@ -16,8 +16,8 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import CODE_BENCHMARKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.harness.choice import HarnessTask
 from rlhf_core.testbed.annotator import check_annotator
-from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
+from rlhf_core.testbed.rewards import Dials
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.questions import DataSpec, QuestionsSpec, WorldNumber, seed_of_world
 from tasks.params.settings import (

@@ -12,8 +12,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.choices import TEACHERS
-from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
+from rlhf_core.testbed.tasks import ArithmeticConfig
 from rlhf_core.typed import Checked, Seed, accepted_by, between, check_given, one_of, typed
 from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count, Need, Size
 

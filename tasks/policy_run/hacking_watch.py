@@ -13,12 +13,11 @@ import torch
 from torch import nn
 
 from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm
-from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
+from rlhf_core.evaluation.overoptimisation import clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
 from tasks.running.result_rows import Generation, HackingPoint, Metrics
 
 if TYPE_CHECKING:
-    from rlhf_core.testbed import World
     from rlhf_core.testbed.judge import GoldWorld
 
 
@@ -127,14 +126,15 @@ def measure_hacking(
     """
     kl = {0: 0.0, **kl}
     metrics = overoptimisation(alarm.points, kl, alarm.settings)
-    from rlhf_core.testbed import World
+    from rlhf_core.testbed import KINDS, World
 
     if isinstance(world, World):
         answers = [row for row in rows if row["benchmark"] == "alpaca"]
         asked = {row["id"] for row in answers}
         before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in asked]
         for suffix, written in (("", answers), ("_sft", before)):
-            used = _clauses(world, written)
+            told = ([clause.kind for clause in world.clauses(row["meta"], row["response"])] for row in written)
+            used = clause_use(told, KINDS)
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
             metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
     points: list[HackingPoint] = [
@@ -148,7 +148,3 @@ def measure_hacking(
         for point in alarm.points
     ]
     return metrics, points
-
-
-def _clauses(world: World, rows: Sequence[Generation]) -> ClauseUse:
-    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), world.kinds)

@@ -146,7 +146,7 @@ def write_tree(project: Path, world: WorldTree) -> None:
         for paper in stated
         for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
     ]
-    if (error := refused(problems)) is not None:
+    refuse(problems)
         raise error
     for cell, file in zip(world.cells, world.pipelines, strict=True):
         made = Graph(cell)

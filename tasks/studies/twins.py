@@ -1,7 +1,7 @@
 """A row against itself: whether differences between equal rows are as large as their standard errors say (A/A).
 
 The first worlds of a study of twins, as many as a study has, give the variance of a difference; each of the others is
-standardised by it and by those before it (`rlhf_core.evaluation.twins`). The study says how many worlds there are
+standardised by it and by those before it (`rlhf_core.evaluation.worlds`). The study says how many worlds there are
 before any has run, so that nobody chooses where to stop.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.twins import Calibration, calibration_of_p_values, standardised_p
+from rlhf_core.evaluation.worlds import Calibration, calibration_of_p_values, standardised_p
 from tasks.params.metric_names import is_metric
 from tasks.studies.frame import compared
 from tasks.studies.records import why_no_number

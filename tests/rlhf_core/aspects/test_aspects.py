@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.aspects import Density, Scored, checked_scores, rate, validated
+from rlhf_core.aspects import Density, Scored, checked_scores, rate
 from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.testbed.longform import LongFormWorld
@@ -33,6 +33,13 @@ class Declared:
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return [self.scored for _ in responses]
+
+
+class Short(Declared):
+    """An aspect that scores one response, however many there are."""
+
+    def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+        return [self.scored]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,7 @@ def test_values_that_are_not_finite_stop_the_run(value: float) -> None:
 def test_every_response_is_scored() -> None:
     aspect = Declared(Density.SEQUENCE, Scored(((0, 5),), (1.0,)))
     with pytest.raises(RecipeError, match="scored 1 of 2"):
-        validated(aspect, ["hello", "world"], [aspect.scored])
+        checked_scores(Short(aspect.density, aspect.scored), [{}] * 2, ["hello", "world"])
     with pytest.raises(RecipeError, match="1 records for 2"):
         checked_scores(aspect, [{}], ["hello", "world"])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.evaluation.best_of_n import best_of_first
+from tasks.best_of_n import best_of_first
 
 
 @given(st.lists(st.integers(-3, 3), min_size=4, max_size=4))

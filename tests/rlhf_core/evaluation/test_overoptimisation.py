@@ -10,7 +10,6 @@ from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated
 from rlhf_core.evaluation.overoptimisation import (
     clause_use,
     find_onset,
-    grown_types,
     overoptimisation,
     rank_correlation,
 )
@@ -66,10 +65,3 @@ def test_clause_shares_and_numbers() -> None:
     used = clause_use([["fact", "fact", "filler"], ["praise"], []], KINDS)
     assert used.shares == {"fact": 0.5, "filler": 0.25, "praise": 0.25}
     assert used.per_response == {"fact": 2 / 3, "filler": 1 / 3, "praise": 1 / 3}
-
-
-def test_inflated_types_are_those_that_grew_the_most_first() -> None:
-    sft = clause_use([["fact", "filler"], ["fact", "praise"]], KINDS)
-    hacked = clause_use([["filler", "filler", "praise", "praise", "praise"], ["praise", "filler"]], KINDS)
-    assert grown_types(sft, hacked) == ["praise", "filler"]
-    assert grown_types(sft, sft) == []

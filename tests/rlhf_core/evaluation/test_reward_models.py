@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
+from rlhf_core.evaluation.reward_bench import calibration, pairwise_accuracy
 
 
 def test_a_tie_is_wrong():

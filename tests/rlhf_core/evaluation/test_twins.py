@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation import twins as t
+from rlhf_core.evaluation import worlds as t
 
 
 def test_the_band_of_forty_is_that_of_the_chi_square() -> None:

@@ -82,9 +82,3 @@ def test_equivalent_means_that_the_ninety_percent_interval_is_inside(
         p = effect.p_within(margin)
         assert p is not None
         assert (p < w.ALPHA) == (-margin < interval.lower and interval.upper < margin)
-
-
-def test_a_margin_is_above_zero() -> None:
-    for margin in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(DataError, match="margin"):
-            w.Effect(0.0, 1.0, 3, 4).p_within(margin)

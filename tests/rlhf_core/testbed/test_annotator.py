@@ -18,7 +18,7 @@ def test_probability_is_the_logistic_of_the_difference():
     assert annotator.probability(0.0, 1e6) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("dials", [Dials(aggregation="mean"), Dials(clauses=8), Dials(late=1.0)], ids=str)
+@pytest.mark.parametrize("dials", [Dials(aggregation="mean"), Dials(clauses=8)], ids=str)
 def test_the_calibrated_temperature_keeps_the_ceiling(dials):
     world = World(dials=dials)
     annotator = Annotator(temperature=calibrated_temperature(world))

@@ -11,13 +11,12 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, Dials, World
-from rlhf_core.testbed.arithmetic import ArithmeticConfig
-from rlhf_core.testbed.choices import TASKS
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.prompts import SPLITS
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.testbed.reward_bench import reward_bench_pairs
+from rlhf_core.testbed.tasks import TASKS, ArithmeticConfig
 from rlhf_core.testbed.translation import TranslationWorld
 
 WORLD, LONG_FORM, TRANSLATION = World(), LongFormWorld(), TranslationWorld()
@@ -26,8 +25,6 @@ MOVED = {
     "mean": World(dials=Dials(aggregation="mean")),
     "weighted": World(dials=Dials(aggregation="weighted", emphasis=3.0)),
     "8 clauses": World(dials=Dials(clauses=8)),
-    "late": World(dials=Dials(late=0.5)),
-    "other": World(dials=Dials(pairs="other")),
     **{kind: World(padding={kind: 0.4}) for kind in PADDINGS},
 }
 
@@ -77,8 +74,6 @@ DIGESTS = {
     "mean": "ec596a794a0c3195",
     "weighted": "e51361e40e7b8c63",
     "8 clauses": "74059e2ca1daecd9",
-    "late": "dbd66f2dd6b388a9",
-    "other": "5c3cdd72a0e042c8",
     "flattery": "4c1f8c1efcdee45c",
     "keyword": "f152833955b0a0eb",
     "repetition": "44e9779fdd45f570",
@@ -97,7 +92,7 @@ def test_rows_are_fixed(name: str) -> None:
 
 def test_the_default_dials_are_version_3() -> None:
     assert World().version == World(7, padding={"flattery": 0.4}).version == 3
-    assert {MOVED[name].version for name in ("mean", "8 clauses", "late", "other")} == {4}
+    assert {MOVED[name].version for name in ("mean", "8 clauses")} == {4}
 
 
 @pytest.mark.parametrize("world", [WORLD, *MOVED.values()], ids=["default", *MOVED])
