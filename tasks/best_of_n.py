@@ -23,7 +23,7 @@ from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer
+from tasks.scoring.reward_models import Scorer, load_scorer
 
 VERSION = 1
 
@@ -44,7 +44,7 @@ def choose(
         check_sizes(scale.sizes, len(row["samples"]))
     world = load_world(data)
     judges = {name: load_judge(judge, world) for name, judge in scale.judges.items()}
-    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences))
+    scorer = load_scorer(reward_model, data=data, sft=sft, sentences=sentences)
     rewards = pool_rewards(scorer, rows, scale.batch)
     chosen = best_of_first(rewards, scale.sizes)
     metrics: dict[str, float] = {}

@@ -17,7 +17,7 @@ from tasks.params.backbone import EntropySpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.entropies import response_entropies
+from tasks.scoring.segmenting import response_entropies
 
 VERSION = 2
 

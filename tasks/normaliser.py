@@ -24,7 +24,6 @@ from typing import Annotated, Any
 
 import torch
 
-from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.normalisers import fit_statistics
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segments import from_spans
@@ -34,10 +33,9 @@ from tasks.running.artifacts import read_jsonl, warn_too_few_rows, write_json
 from tasks.running.loading import load_encoder
 from tasks.running.result_rows import PreferencePair
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.classifiers import ScalarScorer
+from tasks.scoring.classifiers import TextRewards, is_zero_shot, load_text_rewards
 from tasks.scoring.reward_models import TrainedModel
 from tasks.scoring.segmenting import Reading
-from tasks.scoring.zero_shot import is_zero_shot
 
 VERSION = 3
 
@@ -63,8 +61,8 @@ def fit_normalisers(
     pairs = read_jsonl(data / "preference.train.jsonl")
     warn_too_few_rows(scale.pairs, len(pairs), "pairs", data / "preference.train.jsonl")
     indices = calibration_indices(scale, len(pairs))
-    if is_hub_classifier(reward_model):
-        segments, responses = _classifier_rewards(reward_model, [pairs[i] for i in indices])
+    if (rewards := load_text_rewards(reward_model)) is not None:
+        segments, responses = _text_rewards(rewards, [pairs[i] for i in indices])
     else:
         segments, responses = _segment_rewards(reward_model, data, entropies, sentences, pairs, indices)
     fitted = fit_statistics(
@@ -108,10 +106,10 @@ def _segment_rewards(
     return Segments(padded, segmentation), values
 
 
-def _classifier_rewards(reward_model: Path, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
-    """Returns the rewards of a Hugging Face classifier, to which a response is one segment."""
+def _text_rewards(rewards: TextRewards, pairs: list[PreferencePair]) -> tuple[Segments, torch.Tensor]:
+    """Returns the rewards of a model to which a response is one segment."""
     responses = [pair["chosen"] for pair in pairs] + [pair["rejected"] for pair in pairs]
-    values = torch.tensor(ScalarScorer.load(reward_model)([*pairs, *pairs], responses))
+    values = torch.tensor(rewards([*pairs, *pairs], responses))
     return Segments(values[:, None], from_spans([[(0, 1)]] * len(responses), 1)), values
 
 

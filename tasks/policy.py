@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,13 +44,12 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.policy_run.given_texts import supervised_trainer
-from tasks.policy_run.hacking_watch import HackingWatch, measure_hacking
+from tasks.policy_run.hacking_watch import HackingWatch, PeakEvaluation, measure_hacking, peak_evaluation
 from tasks.policy_run.optimising import reward_trainer
-from tasks.policy_run.proxies import PeakEvaluation, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
-from tasks.running.result_rows import HackingPoint, Metrics
+from tasks.running.result_rows import Metrics
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import write_model
 
@@ -60,31 +59,9 @@ VERSION = 7
 PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 
 
-@dataclass(frozen=True)
-class TrainedPolicy:
-    """A trained policy with all that its stage measured of it.
-
-    Attributes:
-        row, run: what was trained, and how it went.
-        final: the evaluation of the trained weights: the last, or the peak's where the alarm stopped the run.
-        against_sft: their answers beside the SFT model's.
-        watch: the alarms; None of a supervised recipe.
-        peak: the evaluation of the weights with the highest win rate, where the scale asks for it.
-        hacking: a row for each evaluation that the alarm read, where the scale asks for it.
-    """
-
-    row: RowTraining
-    run: PolicyRun
-    final: Evaluation
-    against_sft: SftComparison
-    watch: HackingWatch | None = None
-    peak: PeakEvaluation | None = None
-    hacking: tuple[HackingPoint, ...] = ()
-
-
 def train_policy(
-    row_path: Annotated[Address, "row file (YAML)"],
-    scale_path: Annotated[Address, "optimiser settings (YAML)"],
+    row: Annotated[Address, "row file (YAML)"],
+    scale: Annotated[Address, "optimiser settings (YAML)"],
     evaluation: Annotated[EvaluationConfig, PageEntry("evaluation spec (YAML)")],
     inputs: PolicyInputs,
     seed: int,
@@ -96,76 +73,68 @@ def train_policy(
 
     Row and scale come as addresses, which messages name; `result` is the folder in `out` that later stages read.
     """
-    recipe, scale = parse_recipe(read_settings(row_path), str(row_path)), read_spec(PolicyScale, scale_path)
-    row = RowTraining(recipe, scale, inputs, seed + recipe.seed_offset, f"{row_path} on {scale_path}")
+    recipe, settings = parse_recipe(read_settings(row), str(row)), read_spec(PolicyScale, scale)
+    training = RowTraining(recipe, settings, inputs, seed + recipe.seed_offset, f"{row} on {scale}")
     if useless := useless_shaping(recipe):
-        print(f"note: {row_path}: {useless}", file=sys.stderr)
-    torch.manual_seed(row.seed)  # dropout draws from it
+        print(f"note: {row}: {useless}", file=sys.stderr)
+    torch.manual_seed(training.seed)  # dropout draws from it
     # settings are checked here, before any model is loaded
-    learn = reward_trainer(row) if recipe.kind == "reward" else supervised_trainer(row)
-    run = start_run(row, evaluation)
+    learn = reward_trainer(training) if recipe.kind == "reward" else supervised_trainer(training)
+    run = start_run(training, evaluation)
     with noting_divergence(out, run):
-        metrics, watch = learn(run, checkpoints)
-        trained, measured = evaluate(row, run, watch)
-        metrics |= measured | trained.against_sft.metrics
-        metrics |= write_selection_scores(result, trained)
-        metrics |= trained.final.metrics
-        write_judgements(result, trained)
-        write_run(result, trained)
+        metrics = learn(run, checkpoints)
+        run.policy.model.eval()
+        final = run.evaluator.evaluate(run.policy)
+        against_sft = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
+        kl = run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])
+        metrics |= {"kl": kl} | against_sft.metrics | final.metrics
+        peak = None
+        if run.watch is not None:
+            metrics |= end_watch(run, run.watch, final, against_sft)
+            if settings.peak:
+                peak = evaluate_peak(run, run.watch, metrics)
+            if settings.measure_hacking:
+                steps = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: kl}
+                rows = run.sft_answers, final.generations
+                of_hacking, run.hacking = measure_hacking(run.watch, steps, run.evaluator.world, *rows)
+                metrics |= of_hacking
+        metrics |= write_selection_scores(result, run, final)
+        write_judgements(result, run, final, against_sft, peak)
+        write_run(result, run, final, peak)
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
 
 
-def evaluate(row: RowTraining, run: PolicyRun, watch: HackingWatch | None) -> tuple[TrainedPolicy, Metrics]:
-    """Returns the trained policy with its evaluation, and metrics of KL, alarms, peak and hacking.
-
-    For the peak its weights are loaded, and afterwards the last ones again.
-    """
-    run.policy.model.eval()
-    final = run.evaluator.evaluate(run.policy)
-    against_sft = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
-    metrics: Metrics = {"kl": run.kl([answer for answer in final.generations if answer["benchmark"] in run.kl_sets])}
-    if watch is None:
-        return TrainedPolicy(row, run, final, against_sft), metrics
-    peak, points = None, list[HackingPoint]()
-    metrics |= end_watch(run, watch, row.scale, final, against_sft)
-    if row.scale.peak:
-        with watch.peak_weights() as step:
-            peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
-        metrics |= {"peak_step": step, **peak.metrics}
-        rates = peak.metrics | against_sft.metrics
-        if "win_rate_vs_sft" in rates and "peak_win_rate_vs_sft" in rates:
-            metrics["loss_after_peak"] = rates["peak_win_rate_vs_sft"] - rates["win_rate_vs_sft"]
-    if row.scale.measure_hacking:
-        kl = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: metrics["kl"]}
-        of_hacking, points = measure_hacking(watch.alarm, kl, run.evaluator.world, run.sft_answers, final.generations)
-        metrics |= of_hacking
-    return TrainedPolicy(row, run, final, against_sft, watch, peak, tuple(points)), metrics
-
-
-def end_watch(
-    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, final: Evaluation, against_sft: SftComparison
-) -> Metrics:
+def end_watch(run: PolicyRun, watch: HackingWatch, final: Evaluation, against_sft: SftComparison) -> Metrics:
     """Ends the hacking watch with the final evaluation; returns metrics of its alarms and the final proxy rewards."""
     last, benchmark, found = run.last_step, run.checkpoint_benchmark, Metrics()
     answers = [answer for answer in final.generations if answer["benchmark"] == benchmark]
     verdicts = against_sft.for_prompts(benchmark, [answer["id"] for answer in answers])
     # without checkpoint_prompts no step is evaluated; with stop_on_hacking the training loop evaluated its last step
-    if scale.checkpoint_prompts and not watch.stop_on_hacking:
+    if (prompts := run.row.settings.checkpoint_prompts) and not watch.stop_on_hacking:
         if not verdicts.tallies and run.has_win_rates_while_training:
             verdicts = compare_with_sft(run.evaluator, answers, run.sft_answers, (benchmark,))
         # the alarm compares evaluations on the same prompts, of which there are fewer while training
-        while_training = [answer["id"] for answer in answers[: scale.checkpoint_prompts]]
-        watch.observe_evaluation(last, dict(verdicts.for_prompts(benchmark, while_training).scores(benchmark)))
+        while_training = [answer["id"] for answer in answers[:prompts]]
+        watch.observe_evaluation(last, verdicts.for_prompts(benchmark, while_training).scores(benchmark))
         if run.proxies is not None:
             run.note_evaluation(last, answers, verdicts)
             found = {name: value for name, value in run.evaluations[-1].items() if name in PROXIES}
-    watch.observe_end(last, dict(verdicts.scores(benchmark)))
+    watch.observe_end(last, verdicts.scores(benchmark))
     return found | watch.metrics()
 
 
-def write_run(result: Path, trained: TrainedPolicy) -> None:
+def evaluate_peak(run: PolicyRun, watch: HackingWatch, metrics: Metrics) -> PeakEvaluation:
+    """Returns the evaluation of the weights with the highest win rate, and adds its metrics."""
+    with watch.peak_weights() as step:
+        peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
+    metrics |= {"peak_step": step, **peak.metrics}
+    if "win_rate_vs_sft" in metrics and "peak_win_rate_vs_sft" in peak.metrics:
+        metrics["loss_after_peak"] = metrics["peak_win_rate_vs_sft"] - metrics["win_rate_vs_sft"]
+    return peak
+
+
+def write_run(result: Path, run: PolicyRun, final: Evaluation, peak: PeakEvaluation | None) -> None:
     """Writes the model, with its adapters merged, and what was noted while it trained and was evaluated."""
-    run, watch = trained.run, trained.watch
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     write_model(result, partial(save_model, model), run.encoder.tokenizer)
     if run.phases and not distributed.rank():
@@ -173,59 +142,60 @@ def write_run(result: Path, trained: TrainedPolicy) -> None:
     write_jsonl(result / "history.jsonl", run.history)
     write_jsonl(result / "checkpoints.jsonl", run.evaluations)
     write_jsonl(result / "rollouts.jsonl", run.rollouts)
-    write_jsonl(result / "alarms.jsonl", [] if watch is None else watch.rows())
-    write_jsonl(result / "generations.jsonl", trained.final.generations)
-    write_benchmarks(result, trained.final.benchmarks)
-    if trained.peak is not None:
-        write_jsonl(result / "peak_generations.jsonl", trained.peak.answers)
-    if trained.hacking:
-        write_jsonl(result / "hacking.jsonl", trained.hacking)
+    write_jsonl(result / "alarms.jsonl", map(asdict, run.watch.alarms) if run.watch else [])
+    write_jsonl(result / "generations.jsonl", final.generations)
+    write_benchmarks(result, final.benchmarks)
+    if peak is not None:
+        write_jsonl(result / "peak_generations.jsonl", peak.answers)
+    if run.hacking:
+        write_jsonl(result / "hacking.jsonl", run.hacking)
     if run.credit is not None:
         write_jsonl(result / "credit.jsonl", run.credit)
 
 
-def write_judgements(result: Path, trained: TrainedPolicy) -> None:
+def write_judgements(
+    result: Path, run: PolicyRun, final: Evaluation, against_sft: SftComparison, peak: PeakEvaluation | None
+) -> None:
     """Writes judgements.jsonl, and where a judge decided win_rates.json, peak_judgements.jsonl and judge.json.
 
     The judge.json of a row with a selection is by `write_selection_scores`. record/ gets another judge.json: the
     judge's address and the models that answered, with the dates of the answers.
     """
-    evaluator, against_sft, peak = trained.run.evaluator, trained.against_sft, trained.peak
-    sft = {"sft": sft_name(trained.row.inputs.sft)}
+    evaluator, inputs = run.evaluator, run.row.inputs
+    sft = {"sft": sft_name(inputs.sft)}
     facts = {name: {**of_rate, **sft} for name, of_rate in against_sft.win_rate_facts.items()}
-    facts |= over_baseline(evaluator, trained.final.judgements)
+    facts |= over_baseline(evaluator, final.judgements)
     if peak is not None and peak.against_sft.judgements:
         write_jsonl(result / "peak_judgements.jsonl", peak.against_sft.judgements)
         facts |= {f"peak_{name}": {**of_rate, **sft} for name, of_rate in peak.against_sft.win_rate_facts.items()}
     if facts:
         write_json(result / "win_rates.json", facts)
-    write_jsonl(result / "judgements.jsonl", [*trained.final.judgements, *against_sft.judgements])
-    if against_sft.win_rate_facts and trained.row.inputs.reward.selection is None:
-        write_judge(result, trained, {"protocol": asdict(PROTOCOLS[evaluator.config.over_sft])})
+    write_jsonl(result / "judgements.jsonl", [*final.judgements, *against_sft.judgements])
+    if against_sft.win_rate_facts and inputs.reward.selection is None:
+        write_judge(result, run, {"protocol": asdict(PROTOCOLS[evaluator.config.over_sft])})
     provenance = getattr(evaluator.judge, "provenance", None)
     if provenance is not None and not distributed.rank():
         write_json(record_folder(result) / "judge.json", provenance())
 
 
-def write_judge(result: Path, trained: TrainedPolicy, facts: Mapping[str, Any]) -> None:
+def write_judge(result: Path, run: PolicyRun, facts: Mapping[str, Any]) -> None:
     """Writes judge.json: what tables need to compare the answers with other rows' answers."""
-    evaluator = trained.run.evaluator
-    instruction = {"instruction": evaluator.instruction} if evaluator.instruction else {}
-    of_row = {"data": data_name(trained.row.inputs.data), **facts, **instruction}
-    write_json(result / "judge.json", {**of_row, **evaluator.config.between_rows()})
+    instruction = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+    of_row = {"data": data_name(run.row.inputs.data), **facts, **instruction}
+    write_json(result / "judge.json", {**of_row, **run.evaluator.config.between_rows()})
 
 
-def write_selection_scores(result: Path, trained: TrainedPolicy) -> Metrics:
+def write_selection_scores(result: Path, run: PolicyRun, final: Evaluation) -> Metrics:
     """Writes scores.jsonl and judge.json of a row with a selection of aspects; returns the answers' mean scores, by the
     holistic reward and by every aspect."""
-    run, inputs = trained.run, trained.row.inputs
-    selection, holistic, aspect_models = inputs.reward.selection, inputs.holistic, inputs.reward.aspect_model
+    inputs = run.row.inputs
+    selection, holistic = inputs.reward.selection, inputs.holistic
     if selection is None or holistic is None:
         return {}
-    write_judge(result, trained, {"lower_is_better": lower_is_better(selection)})
-    answers = [answer for answer in trained.final.generations if answer["benchmark"] == "alpaca"]
+    write_judge(result, run, {"lower_is_better": lower_is_better(selection)})
+    answers = [answer for answer in final.generations if answer["benchmark"] == "alpaca"]
     longest = run.evaluator.config.max_new_tokens
-    return write_scores(result, answers, longest, run.encoder, selection, holistic, aspect_models)
+    return write_scores(result, answers, longest, run.encoder, selection, holistic, inputs.reward.aspect_model)
 
 
 main = stage(train_policy, several_processes=True)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
@@ -31,7 +30,7 @@ from tasks.running.artifacts import first_rows, read_jsonl, write_json
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.classifiers import RolloutTexts, ScalarScorer
+from tasks.scoring.classifiers import RolloutTexts, load_text_rewards
 from tasks.scoring.references import REWARDS, load_references
 from tasks.scoring.reward_models import TrainedModel
 
@@ -81,8 +80,8 @@ def _reader(reward_model: Path, sentences: Path | None, encoder: Encoder) -> Rew
     Raises:
         RecipeError: a model whose values at the response's own tokens are not its rewards.
     """
-    if is_hub_classifier(reward_model):
-        return RolloutTexts(ScalarScorer.load(reward_model), encoder.tokenizer)
+    if (rewards := load_text_rewards(reward_model)) is not None:
+        return RolloutTexts(rewards, encoder.tokenizer)
     trained = TrainedModel.load(reward_model / "model")
     if trained.settings.get("end_token"):
         raise RecipeError(

@@ -18,7 +18,7 @@ from tasks.params.evaluation import RewardBenchSpec
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.stage import PageEntry, stage
-from tasks.scoring.reward_models import RewardModelInputs, load_scorer, score_pairs
+from tasks.scoring.reward_models import load_scorer, score_pairs
 
 if TYPE_CHECKING:
     from rlhf_core.testbed import World
@@ -38,7 +38,7 @@ def bench(
     sentences: Path | None = None,
 ) -> None:
     """Measures a reward model on the benchmark."""
-    scorer = load_scorer(reward_model, RewardModelInputs(data, sft, sentences))
+    scorer = load_scorer(reward_model, data=data, sft=sft, sentences=sentences)
     rows = benchmark_pairs(scale, data)
     pairs = score_pairs(scorer, rows, scale.batch)
     generations = [

@@ -45,13 +45,13 @@ from tasks.running.machine import device
 from tasks.running.reused_training import reuse_training
 from tasks.running.stage import stage
 from tasks.running.supervised import PairComparison, fit, write_model
-from tasks.scoring.entropies import segmenter_with_cutoffs
+from tasks.scoring.classifiers import ZeroShotModel, write_zero_shot_settings
 from tasks.scoring.segmenting import (
     Reading,
     SegmentedPairs,
     divide_among_tokens,
+    segmenter_with_cutoffs,
 )
-from tasks.scoring.zero_shot import load_zero_shot_model, write_zero_shot_settings
 
 VERSION = 4
 STAGE = "reward_model"
@@ -143,7 +143,7 @@ def write_zero_shot_result(scale: ZeroShotScale, data: Path, result: Path) -> No
     """Writes the settings of a zero-shot model in place of a trained one, with its accuracy and calibration on the
     validation pairs."""
     write_zero_shot_settings(result, scale.zero_shot, data)
-    pairs, model = read_jsonl(data / "preference.validation.jsonl"), load_zero_shot_model(result)
+    pairs, model = read_jsonl(data / "preference.validation.jsonl"), ZeroShotModel.load(result)
     sides = [torch.tensor(model(pairs, [str(row[side]) for row in pairs])) for side in ("chosen", "rejected")]
     metrics = pair_metrics(*sides)
     del metrics["brier"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.solutions import Sample, pairs, read_samples
+from rlhf_core.data.solutions import Row, pairs
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
@@ -25,7 +25,7 @@ VALIDATION_EVERY = 8
 PICTURES = 8
 
 
-def split_pairs(samples: Sequence[Sample], file: str) -> dict[str, list[dict[str, Any]]]:
+def split_pairs(samples: Sequence[Row], file: str) -> dict[str, list[dict[str, Any]]]:
     """Returns {train, validation}: pairs of the samples, every eighth question's kept for validation.
 
     Raises:
@@ -54,14 +54,14 @@ def pair_solutions(
 ) -> None:
     """Pairs sampled solutions."""
     file = samples / SAMPLES_FILE
-    drawn = read_samples(read_jsonl(file), str(file))
+    drawn = read_jsonl(file)
     splits = split_pairs(drawn, str(file))
     for split, rows in splits.items():
         write_jsonl(result / f"preference.{split}.jsonl", rows)
     examples = [
-        {"id": s.id, "prompt": s.prompt, "response": s.prediction, "kind": "normal", "true_clauses": []}
-        for s in drawn
-        if not s.correct
+        {"id": row["id"], "prompt": row["prompt"], "response": row["prediction"], "kind": "normal", "true_clauses": []}
+        for row in drawn
+        if not row["correct"]
     ]
     write_jsonl(result / "examples.jsonl", examples[:PICTURES])
     facts = read_json(data / "data.json")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.data.dialogue import prompt_messages
-from rlhf_core.data.templates import ChatTemplate
+from rlhf_core.data.templates import ChatTemplate, encode_text
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.lazy import torch
@@ -126,12 +126,14 @@ class Encoder:
         template: the chat template.
         limits: length caps; prompts are cut on the left, responses on the right.
         counts: what was cut so far.
+        opening: words of the answer that prompts end with, beyond the limits; '' for none.
     """
 
     tokenizer: PreTrainedTokenizerBase
     template: ChatTemplate
     limits: Limits
     counts: CutCounts = field(default_factory=CutCounts)
+    opening: str = ""
     _texts: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -148,7 +150,7 @@ class Encoder:
         """Returns the prompt ids of a row, up to and including the assistant's opening."""
         with _named(row):
             ids = self.template.prompt_ids(self.tokenizer, prompt_messages(row))
-            return truncate_prompt(ids, self.limits, self.counts)
+            return self._opened(truncate_prompt(ids, self.limits, self.counts))
 
     def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
         """Returns the prompt and response ids of a row within the limits."""
@@ -160,7 +162,10 @@ class Encoder:
                 self.eos_id,
                 self.counts,
             )
-        return EncodedSequence(prompt, answer)
+        return EncodedSequence(self._opened(prompt), answer)
+
+    def _opened(self, prompt: list[int]) -> list[int]:
+        return [*prompt, *encode_text(self.tokenizer, self.opening)] if self.opening else prompt
 
     def sampled(self, row: Mapping[str, Any], response: str, drawn: int, longest: int) -> EncodedSequence:
         """Returns the prompt and response ids of an answer as it was sampled: without EOS where the length limit cut

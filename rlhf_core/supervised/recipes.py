@@ -22,7 +22,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from rlhf_core.choices import Choices
-from rlhf_core.data.solutions import Rewrite, Sample, ground_truths, pairs
+from rlhf_core.data.solutions import Row, ground_truths, pairs
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.minimum_editing import edit_weights, mistaken_tokens
 from rlhf_core.typed import Checked, above, at_least, check_given, init_fields, one_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 #: Material that a recipe may learn from: preference pairs of the data set, sampled solutions, and rewrites of these
 #: solutions by a teacher or by a generative reward model.
 PREFERENCE, SAMPLES, TEACHER, GENERATED = "preference", "samples", "teacher", "generated"
-ROW = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,13 @@ class Sources:
     Attributes:
         preference: rows {prompt, chosen, rejected} of the data set.
         samples: sampled solutions.
-        teacher, generated: accepted rewrites of wrong ones.
+        teacher, generated: accepted rewrites of wrong ones, which change something.
     """
 
-    preference: Sequence[ROW] = ()
-    samples: Sequence[Sample] = ()
-    teacher: Sequence[Rewrite] = ()
-    generated: Sequence[Rewrite] = ()
+    preference: Sequence[Row] = ()
+    samples: Sequence[Row] = ()
+    teacher: Sequence[Row] = ()
+    generated: Sequence[Row] = ()
 
 
 @dataclass
@@ -66,7 +65,7 @@ class Weighted:
     weights: list[list[float]] = field(default_factory=list)
     too_long: int = 0
 
-    def add(self, encoder: Encoder, row: ROW, response: str, weights: Sequence[float] | None = None) -> None:
+    def add(self, encoder: Encoder, row: Row, response: str, weights: Sequence[float] | None = None) -> None:
         """Adds a response with its weights, 1 on every token unless given; one that would be cut is counted instead."""
         before = encoder.counts.responses_cut
         sequence = encoder.sequence(row, response)
@@ -101,20 +100,16 @@ class SupervisedRecipe(Protocol):
         """Returns the examples to learn from."""
 
 
-def _asked(item: Sample | Rewrite) -> ROW:
-    return {"id": item.id, "prompt": item.prompt}
-
-
-def _distinct_correct(samples: Iterable[Sample]) -> list[Sample]:
+def _distinct_correct(samples: Iterable[Row]) -> list[Row]:
     """Returns the correct predictions, each one once per question."""
-    found: dict[tuple[str, str], Sample] = {}
+    found: dict[tuple[str, str], Row] = {}
     for sample in samples:
-        if sample.correct:
-            found.setdefault((sample.question_id, sample.prediction), sample)
+        if sample["correct"]:
+            found.setdefault((sample["question_id"], sample["prediction"]), sample)
     return list(found.values())
 
 
-def rewritten(rewrites: Sequence[Rewrite], encoder: Encoder, *, gamma: float, phi: float) -> Weighted:
+def rewritten(rewrites: Sequence[Row], encoder: Encoder, *, gamma: float, phi: float) -> Weighted:
     """Rewrites to imitate, each token weighted by whether the edit made it. Source: RLMEC, Eq. 8 and 9.
 
     Raises:
@@ -122,8 +117,8 @@ def rewritten(rewrites: Sequence[Rewrite], encoder: Encoder, *, gamma: float, ph
     """
     made = Weighted()
     for item in rewrites:
-        source, target = (encoder.sequence(_asked(item), text).response for text in (item.prediction, item.rewrite))
-        made.add(encoder, _asked(item), item.rewrite, edit_weights(source, target, gamma=gamma, phi=phi))
+        source, target = (encoder.sequence(item, item[text]).response for text in ("prediction", "rewrite"))
+        made.add(encoder, item, item["rewrite"], edit_weights(source, target, gamma=gamma, phi=phi))
     return made
 
 
@@ -145,7 +140,7 @@ class Dpo(Checked):
         return (self.pairs,)
 
     def examples(self, sources: Sources, encoder: Encoder) -> Preferences:
-        rows: Sequence[ROW] = sources.preference if self.pairs == PREFERENCE else pairs(sources.samples)
+        rows: Sequence[Row] = sources.preference if self.pairs == PREFERENCE else pairs(sources.samples)
         if not rows:
             raise DataError(
                 "no question has both a correct and a wrong solution",
@@ -165,7 +160,7 @@ class Sft:
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted:
         made = Weighted()
         for sample in ground_truths(sources.samples):
-            made.add(encoder, _asked(sample), sample.solution)
+            made.add(encoder, sample, sample["solution"])
         return made
 
 
@@ -187,13 +182,13 @@ class Rft(Checked):
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted:
         made = Weighted()
         for sample in _distinct_correct(sources.samples):
-            made.add(encoder, _asked(sample), sample.prediction)
+            made.add(encoder, sample, sample["prediction"])
         if self.additional == "ground_truth":
             for sample in ground_truths(sources.samples):
-                made.add(encoder, _asked(sample), sample.solution)
+                made.add(encoder, sample, sample["solution"])
         elif self.additional is not None:
             for item in sources.teacher if self.additional == TEACHER else sources.generated:
-                made.add(encoder, _asked(item), item.rewrite)
+                made.add(encoder, item, item["rewrite"])
         return made
 
 
@@ -226,10 +221,8 @@ class ChainOfHindsight(Checked):
             return ids
 
         made, good, bad = Weighted(), tokens(f"{self.good}\n"), tokens(f"{self.bad}\n")
-        chains = [(_asked(sample), [(good, sample.prediction)]) for sample in _distinct_correct(sources.samples)]
-        chains += [
-            (row, [(bad, f"{row['rejected']}\n"), (good, row["chosen"])]) for row in map(dict, pairs(sources.samples))
-        ]
+        chains = [(row, [(good, row["prediction"])]) for row in _distinct_correct(sources.samples)]
+        chains += [(row, [(bad, f"{row['rejected']}\n"), (good, row["chosen"])]) for row in pairs(sources.samples)]
         for row, links in chains:
             prompt, response, weights = encoder.prompt(row), list[int](), list[float]()
             for words, solution in links:
@@ -265,9 +258,9 @@ class Figa(Checked):
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted:
         made = rewritten(sources.teacher, encoder, gamma=self.alpha, phi=self.gamma / self.alpha)
         for item in sources.teacher if self.beta else ():
-            source, target = (encoder.sequence(_asked(item), text).response for text in (item.prediction, item.rewrite))
+            source, target = (encoder.sequence(item, item[text]).response for text in ("prediction", "rewrite"))
             mistaken = mistaken_tokens(source, target)
-            made.add(encoder, _asked(item), item.prediction, [-self.beta if wrong else 0.0 for wrong in mistaken])
+            made.add(encoder, item, item["prediction"], [-self.beta if wrong else 0.0 for wrong in mistaken])
         return made
 
 

@@ -16,7 +16,7 @@ from tasks.commands.options import print_table
 from tasks.commands.try_reward import evenly_spaced
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.running.stage import prepare_process
-from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer, score_pairs
+from tasks.scoring.reward_models import Scorer, load_scorer, score_pairs
 
 #: The preference test sets; rows of those that are divided have a `subset`.
 SETS = ("rm_bench", "llmbar", "judgebench", "hhh_alignment", "autoj", "pandalm")
@@ -112,7 +112,7 @@ def bench_reward(
     """
     prepare_process()
     loaded = [load_set(name, directory, rows) for name in sets]
-    scorer = load_scorer(model, RewardModelInputs(), **hub_model)
+    scorer = load_scorer(model, hub_model)
     scores = [score for found in loaded for score in set_scores(scorer, found, batch)]
     counts = scorer.encoder.counts
     return scores, (counts.prompts_cut + counts.responses_cut) / max(1, counts.prompts + counts.responses)

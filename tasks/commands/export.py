@@ -34,7 +34,7 @@ from tasks.running.loading import load_encoder
 from tasks.running.machine import device
 from tasks.running.result_digests import RECORD, check_result
 from tasks.running.stage import prepare_process
-from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, model_folder, upstream
+from tasks.scoring.reward_models import TrainedScorer, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
 TOLERANCE = 1e-5
@@ -114,7 +114,7 @@ def _reward_model(found: ExportedModel, made: Path) -> str:
     """Writes a sequence classifier; returns what was checked."""
     trained = ScalarModel.training_settings(found.model)
     check_one_read(str(trained["segmenter"].get("kind")), build_aggregation(trained["aggregation"]), str(found.model))
-    scorer = TrainedScorer.load(found.model, RewardModelInputs(data=found.data))
+    scorer = TrainedScorer.load(found.model, data=found.data)
     classifier = as_classifier(scorer.trained.model, scorer.trained.head, found.encoder.pad_id, str(found.model))
     save_model(classifier, made)
     template = hub_template(found.encoder.template, found.encoder.tokenizer)

@@ -105,10 +105,10 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
         bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
         wrong = [row for row in bad if row.reason != NO_PREFERENCE]
         if len(wrong) > MAX_BAD_SHARE * (total := len(lines.rows) + len(lines.broken)):
-            first, unnamed = wrong[0], found is COMMON_BEGINNING and wrong[0].field == "prompt"
+            first, unnamed = wrong[0], found == COMMON_BEGINNING and wrong[0].field == "prompt"
             raise DataError(
                 first.reason, file=str(file), row=first.row, field=first.field or None,
-                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found.title}' has them ({_reasons(wrong)}). "
+                remedy=f"{len(wrong)} of {total} rows are not pairs as '{found}' has them ({_reasons(wrong)}). "
                 f"{prompt_remedy(file, columns) if unnamed else 'Correct them'}",
             )  # fmt: skip
         good = [record for number, record in lines.rows if number not in {row.row for row in bad}]
@@ -118,7 +118,7 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
             seen.add(record["id"])
         held_out = _HELD_OUT.search(file.name.lower()) is not None
         (pairs.test if held_out else pairs.train).extend(good)
-        pairs.notes.append(f"pairs   {file}: {found.title}, {len(good)} pairs" + (" held out" if held_out else ""))
+        pairs.notes.append(f"pairs   {file}: {found}, {len(good)} pairs" + (" held out" if held_out else ""))
         if bad:
             pairs.bad[file] = bad
             pairs.notes.append(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in data/quarantine/")

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,51 +49,70 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _ANOTHER = "not in the format of the file's other rows"
 _OPENINGS = "the answers do not continue the same dialogue"
+#: Format of texts whose prompt no column names.
+COMMON_BEGINNING = "texts with a common beginning"
 #: Rows by which a file's format is recognised.
 _LOOKED_AT = 20
 _ANSWER = "\n\nAssistant:"
 
 
-@dataclass(frozen=True)
-class PairFormat:
-    """A format of preference pairs: its title, whether a row is of it, and a row's prompt, chosen and rejected, with
-    `messages` where the prompt has several; or why the row is not a pair."""
-
-    title: str
-    fits: Callable[[Record], bool]
-    convert: Callable[[Record], Record | str]
-
-
 # --- pairs -------------------------------------------------------------------------------------------------------
-
-
-def _texts(row: Record, *names: str) -> bool:
-    return all(isinstance(row.get(name), str) for name in names)
 
 
 def _messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(turn, Mapping) for turn in value)
 
 
-def _is_transcript(value: Any) -> bool:
-    return isinstance(value, str) and value.lstrip().startswith(("Human:", "System:")) and _ANSWER in value
+def _is_transcript(value: str) -> bool:
+    return value.lstrip().startswith(("Human:", "System:")) and _ANSWER in value
 
 
-def _of_texts(row: Record) -> Record:
-    """Returns a pair of texts; one with a system text has it as the first message."""
-    made: Record = {name: row[name] for name in ("prompt", "chosen", "rejected")}
+def _form(row: Record) -> str | None:
+    """Returns the format of a row with both answers, the most special one; None for another row."""
+    sides = row.get("chosen"), row.get("rejected")
+    if all(map(_messages, sides)):
+        return "messages"
+    if not all(isinstance(side, str) for side in sides):
+        return None
+    if "prompt" not in row:
+        return "transcripts" if all(map(_is_transcript, sides)) else COMMON_BEGINNING  # type: ignore[arg-type]
+    if _messages(row["prompt"]):
+        return "messages with texts as answers"
+    return "texts" if isinstance(row["prompt"], str) else None
+
+
+def _pair(row: Record) -> Record | str:
+    """Returns the prompt, chosen and rejected of a row with both answers, with `messages` where the prompt has several;
+    or why the row is not a pair."""
+    form = _form(row)
+    if form is None:
+        return _ANOTHER
+    if form == "transcripts":  # of HH-RLHF: both up to the last answer are the prompt
+        (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
+        if opening.strip() != other.strip():
+            return _OPENINGS
+        return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
+    if form == COMMON_BEGINNING:  # up to a blank; as TRL has it
+        both = zip(row["chosen"], row["rejected"], strict=False)
+        common = "".join(one for one, _ in takewhile(lambda letters: letters[0] == letters[1], both))
+        end = common.rfind(" ") + 1
+        return {"prompt": common[:end].strip(), "chosen": row["chosen"][end:], "rejected": row["rejected"][end:]}
     system = row.get("system")
-    if not isinstance(system, str) or not system.strip():
-        return made
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
-    return {**made, "prompt": render_dialogue(messages), "messages": messages}
+    if form == "texts" and isinstance(system, str) and system.strip():
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
+        return {**_answers(row), "prompt": render_dialogue(messages), "messages": messages}
+    return {**_answers(row), "prompt": row["prompt"]} if form == "texts" else _of_messages(row)
+
+
+def _answers(row: Record) -> Record:
+    return {name: row[name] for name in ("chosen", "rejected")}
 
 
 def _of_messages(row: Record) -> Record | str:
-    """Returns a pair whose answers are messages, alone or behind those of the prompt."""
+    """Returns a pair whose answers are messages, alone or behind those of the prompt, or answer its messages."""
     before, answers = [], []
-    for name in ("chosen", "rejected"):
-        *opening, last = row[name]
+    for name, answer in _answers(row).items():
+        *opening, last = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
         if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
             return f"{name} does not end with a text of the assistant"
         before.append(opening)
@@ -112,53 +131,6 @@ def _of_messages(row: Record) -> Record | str:
     if len(messages) == 1:
         return {"prompt": messages[0]["content"], **made}
     return {"prompt": render_dialogue(messages), "messages": messages, **made}
-
-
-def _of_answers(row: Record) -> Record | str:
-    """Returns a pair of texts that answer messages."""
-    return _of_messages(
-        {**row, **{name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")}}
-    )
-
-
-def _of_transcripts(row: Record) -> Record | str:
-    """Returns a pair of HH-RLHF: both transcripts up to the last answer are the prompt."""
-    (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
-    if opening.strip() != other.strip():
-        return _OPENINGS
-    return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
-
-
-def _of_common_beginning(row: Record) -> Record:
-    """Returns a pair without a prompt: what both texts begin with, up to a blank, is the prompt; as TRL has it."""
-    both = zip(row["chosen"], row["rejected"], strict=False)
-    common = "".join(one for one, _ in takewhile(lambda letters: letters[0] == letters[1], both))
-    end = common.rfind(" ") + 1
-    return {"prompt": common[:end].strip(), "chosen": row["chosen"][end:], "rejected": row["rejected"][end:]}
-
-
-#: The format of texts whose prompt no column names.
-COMMON_BEGINNING = PairFormat(
-    "texts with a common beginning",
-    lambda row: "prompt" not in row and _texts(row, "chosen", "rejected"),
-    _of_common_beginning,
-)
-#: Formats of pairs, the most special first.
-PAIRS = (
-    PairFormat("messages", lambda row: _messages(row.get("chosen")) and _messages(row.get("rejected")), _of_messages),
-    PairFormat(
-        "messages with texts as answers",
-        lambda row: _messages(row.get("prompt")) and _texts(row, "chosen", "rejected"),
-        _of_answers,
-    ),
-    PairFormat(
-        "transcripts",
-        lambda row: "prompt" not in row and all(_is_transcript(row.get(name)) for name in ("chosen", "rejected")),
-        _of_transcripts,
-    ),
-    PairFormat("texts", lambda row: _texts(row, "prompt", "chosen", "rejected"), _of_texts),
-    COMMON_BEGINNING,
-)
 
 
 # --- several answers ---------------------------------------------------------------------------------------------
@@ -210,21 +182,6 @@ _ANSWER_TEXTS, _RANKS = ("answer", "response", "text", "content"), ("rank",)
 _SCORES = ("overall_score", "score", "pm_score")
 
 
-def _of_two(
-    columns: tuple[str, str, str], verdict: tuple[str, ...], better: Callable[..., float]
-) -> Callable[[Record], Record | str]:
-    def convert(row: Record) -> Record | str:
-        prompt, first, second = (row[name] for name in columns)
-        side = better(*(row[name] for name in verdict))
-        if math.isnan(side) or side == 0:
-            return NO_PREFERENCE if side == 0 else NO_VERDICT
-        chosen, rejected = (first, second) if side > 0 else (second, first)
-        found: Record = {} if prompt in (first, second) and _messages(prompt) else {"prompt": prompt}
-        return _paired(row, {**found, "chosen": chosen, "rejected": rejected})
-
-    return convert
-
-
 def _graded(one: Any) -> tuple[float, float | None, str] | None:
     """Returns (how good an answer of a list is, the score that says so, its text); None without text, rank or score."""
     text = next((one[name] for name in _ANSWER_TEXTS if name in one), None) if isinstance(one, Mapping) else None
@@ -246,6 +203,23 @@ def _graded_list(row: Record) -> list[tuple[float, float | None, str]]:
     return []
 
 
+def _of_two(
+    row: Record, columns: tuple[str, str, str], verdict: tuple[str, ...], better: Callable[..., float]
+) -> Record | str:
+    """Returns the pair of two answers and their verdict."""
+    prompt, first, second = (row[name] for name in columns)
+    side = better(*(row[name] for name in verdict))
+    if math.isnan(side) or side == 0:
+        return NO_PREFERENCE if side == 0 else NO_VERDICT
+    found = {} if prompt in (first, second) and _messages(prompt) else {"prompt": prompt}
+    chosen, rejected = (first, second) if side > 0 else (second, first)
+    return _pair({**_system(row), **found, "chosen": chosen, "rejected": rejected})
+
+
+def _system(row: Record) -> Record:
+    return {name: row[name] for name in ("system",) if name in row}
+
+
 def _of_list(row: Record) -> Record | str:
     """Returns the best answer of a row's list beside its worst."""
     found = _graded_list(row)
@@ -254,29 +228,22 @@ def _of_list(row: Record) -> Record | str:
     (high, shown_high, chosen), (low, shown_low, rejected) = max(found), min(found)
     if high == low:
         return NO_PREFERENCE
-    pair = _paired(row, {"prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
+    pair = _pair({**_system(row), "prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
     if isinstance(pair, str) or shown_high is None:
         return pair
     return {**pair, "score_chosen": shown_high, "score_rejected": shown_low}
 
 
-def _paired(row: Record, found: Record) -> Record | str:
-    """Returns what a pair of compared answers is by its own form: messages, transcripts or texts."""
-    pair = {**{name: row[name] for name in ("system",) if name in row}, **found}
-    return next((each.convert(pair) for each in PAIRS if each.fits(pair)), _ANOTHER)
+def _read(row: Record) -> tuple[str | None, Record | str]:
+    """Returns a row's format, the most special one, and its pair or why it is none; None where no format is known."""
+    if (form := _form(row)) is not None:
+        return form, _pair(row)
+    for title, columns, verdict, better in TWO_ANSWERS:
+        if all(name in row for name in (*columns, *verdict)):
+            return title, _of_two(row, columns, verdict, better)
+    return ("a list of answers", _of_list(row)) if _graded_list(row) else (None, _ANOTHER)
 
 
-def _has(*names: str) -> Callable[[Record], bool]:
-    return lambda row: all(name in row for name in names)
-
-
-#: Every format, the most special first.
-FORMATS = (
-    *PAIRS,
-    *(PairFormat(title, _has(*columns, *verdict), _of_two(columns, verdict, better))
-      for title, columns, verdict, better in TWO_ANSWERS),
-    PairFormat("a list of answers", lambda row: bool(_graded_list(row)), _of_list),
-)  # fmt: skip
 EXPECTED = """Expected one of
   prompt, chosen, rejected: texts, or lists of {role, content} messages (TRL)
   chosen, rejected: both with the prompt, as messages (UltraFeedback) or as texts "Human: ... Assistant: ..." (HH)
@@ -288,7 +255,7 @@ Columns of other names are given as --column chosen=their_name"""
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Lines]:
+def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
     """Returns the format of a file of preference pairs, and its rows as records that are yet to be screened.
 
     Args:
@@ -306,14 +273,15 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Line
                 f"no row has the column '{column}'", file=str(file), field=name,
                 remedy=f"Columns: {', '.join(lines.rows[0][1])}",
             )  # fmt: skip
-    fitting = {each.title: sum(each.fits(row) for _, row in rows[:_LOOKED_AT]) for each in FORMATS}
-    found = max(FORMATS, key=lambda each: fitting[each.title])
-    if not fitting[found.title]:
+    found = [_read(row) for _, row in rows]
+    titles = Counter(title for title, _ in found[:_LOOKED_AT] if title is not None).most_common(1)
+    if not titles:
         _refuse(lines)
     made: list[tuple[int, Record]] = []
     broken, known = list(lines.broken), set[str]()
-    for number, row in rows:
-        pair = found.convert(row) if found.fits(row) else _not_fitting(row)
+    for (number, row), (title, pair) in zip(rows, found, strict=True):
+        if title != titles[0][0]:
+            pair = _not_fitting(row)
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
             continue
@@ -322,7 +290,7 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[PairFormat, Line
             record["id"] = f"{record['id']}-{number}"
         known.add(record["id"])
         made.append((number, record))
-    return found, Lines(str(file), made, broken)
+    return titles[0][0], Lines(str(file), made, broken)
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
@@ -337,8 +305,9 @@ def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
     """Returns a row with our names of its columns, without those that have no value, such as a table's NaN."""
     gaps = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
     made = {name: value for name, value in row.items() if value is not None and name not in gaps}
-    if _texts(made, "instruction", "input") and "prompt" not in made and "prompt" not in columns:
-        made["instruction"] = "\n\n".join(text for text in (made["instruction"], made["input"]) if text.strip())
+    asked = made.get("instruction"), made.get("input")
+    if all(isinstance(text, str) for text in asked) and "prompt" not in made and "prompt" not in columns:
+        made["instruction"] = "\n\n".join(text for text in asked if text.strip())
     for name, aliases in ALIASES.items():
         wanted = (columns[name],) if name in columns else () if name in made else aliases
         if (theirs := next((alias for alias in wanted if alias in made), None)) is not None:

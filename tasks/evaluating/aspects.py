@@ -16,7 +16,6 @@ from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segmenters import build_segmenter
@@ -26,10 +25,9 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.machine import device
-from tasks.scoring.classifiers import ScalarScorer
+from tasks.scoring.classifiers import load_text_rewards
 from tasks.scoring.reward_models import TrainedModel
 from tasks.scoring.segmenting import Reading
-from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
 
 
 @dataclass(frozen=True)
@@ -136,8 +134,7 @@ def holistic_values(
         RecipeError: a reward model whose segments need entropies or sentences.
     """
     texts = [text for text, _ in answers]
-    if is_zero_shot(reward_model) or is_hub_classifier(reward_model):
-        rewards = load_zero_shot_model(reward_model) if is_zero_shot(reward_model) else ScalarScorer.load(reward_model)
+    if (rewards := load_text_rewards(reward_model)) is not None:
         return rewards(rows, texts, ended=[drawn < longest for _, drawn in answers])
     trained = TrainedModel.load(reward_model / "model")
     segmenter = build_segmenter(trained.settings["segmenter"])

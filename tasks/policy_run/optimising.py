@@ -44,39 +44,46 @@ from tasks.running.stage import name_file_in_numeric_errors
 def reward_trainer(row: RowTraining) -> Learn:
     """Returns the trainer of a policy with a reward, whose settings are checked here; where the alarm stops a run, the
     policy ends with the weights of its peak."""
-    settings, folders = reward_training(row.recipe, row.scale, row.where), row.inputs.solutions
+    training, folders = reward_training(row.recipe, row.settings, row.where), row.inputs.solutions
 
-    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
-        microbatch, token_rewards = settings.optimiser.microbatch, folders.rewards()
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> Metrics:
+        microbatch, token_rewards = training.optimiser.microbatch, folders.rewards()
         reward = build_reward(row.recipe, row.inputs.reward, microbatch, run.encoder.tokenizer, token_rewards)
         file = row.inputs.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
         with name_file_in_numeric_errors(file):
             solved = None
             if folders.samples is not None:
                 solved = solved_samples(
-                    folders, run.encoder, token_rewards, settings.imitation, microbatch, row.seed, row.scale.solutions
+                    folders,
+                    run.encoder,
+                    token_rewards,
+                    training.imitation,
+                    microbatch,
+                    row.seed,
+                    row.settings.solutions,
                 )
                 prompts = solved.prompts
             else:
-                prompts = first_rows(read_jsonl(file), row.scale.prompts, "prompts", file)
-            optimising = Optimising(run, row, shortened(settings, row.scale, solved), reward, prompts, solved)
+                prompts = first_rows(read_jsonl(file), row.settings.prompts, "prompts", file)
+            optimising = Optimising(run, shortened(training, row.settings, solved), reward, prompts, solved)
+            run.watch = optimising.watch
             optimising.train(checkpoints)
             summary = optimising.summary()
             if optimising.watch.stop:
                 summary |= {"stopped_step": run.last_step, "kept_step": optimising.watch.restore_peak()}
         run.credit = None if solved is None else solved.credit
-        return summary | shaping_constants(reward), optimising.watch
+        return summary | shaping_constants(reward)
 
     return learn
 
 
-def shortened(settings: RewardTraining, scale: PolicyScale, solved: Solved | None) -> RewardTraining:
-    """Returns the settings with no more iterations than the passes that the scale asks for over the fixed samples."""
-    config, passes = settings.optimiser, scale.solutions.passes
+def shortened(training: RewardTraining, settings: PolicyScale, solved: Solved | None) -> RewardTraining:
+    """Returns the training with no more iterations than the passes that the settings ask for over the fixed samples."""
+    config, passes = training.optimiser, settings.solutions.passes
     if solved is None or passes is None:
-        return settings
+        return training
     iterations = max(1, round(passes * len(solved.batch) / config.rollout_batch))
-    return replace(settings, optimiser=replace(config, iterations=min(config.iterations, iterations)))
+    return replace(training, optimiser=replace(config, iterations=min(config.iterations, iterations)))
 
 
 class Optimising:
@@ -84,8 +91,7 @@ class Optimising:
 
     Args:
         run: gets history, rollouts and checkpoints.
-        row: the recipe with its inputs.
-        settings: of the optimiser, its rollouts and the alarm.
+        training: settings of the optimiser, its rollouts and the alarm.
         reward: what is optimised.
         prompts: of rollouts.
         solved: sampled solutions, of rows that learn from them.
@@ -94,20 +100,20 @@ class Optimising:
     def __init__(
         self,
         run: PolicyRun,
-        row: RowTraining,
-        settings: RewardTraining,
+        training: RewardTraining,
         reward: Reward,
         prompts: list[Prompt],
         solved: Solved | None,
     ) -> None:
-        self.run, self.scale, self.config, self.reward, self.solved = run, row.scale, settings.optimiser, reward, solved
+        row, self.run, self.reward, self.solved = run.row, run, reward, solved
+        self.settings, self.config = row.settings, training.optimiser
         self.label = f"{row.recipe.optimiser['kind']} {row.recipe.title} seed {row.seed}"
         self.encoder, config = run.encoder, self.config
-        if self.scale.prompt_limit is not None:
-            self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=self.scale.prompt_limit))
+        if self.settings.prompt_limit is not None:
+            self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=self.settings.prompt_limit))
         critic = build_critic(row, config, run.encoder)
         limits = self.encoder.limits
-        longest = limits.total if solved is not None else limits.prompt + settings.sampling.max_new_tokens
+        longest = limits.total if solved is not None else limits.prompt + training.sampling.max_new_tokens
         at_once = min(config.microbatch, -(config.minibatch // -distributed.world_size()))
         models = [run.policy.model, *([] if critic is None else [critic])]
         apply_device_settings(models, config, at_once * longest, _frozen(run, reward))
@@ -124,11 +130,11 @@ class Optimising:
                 run.reference,
                 self.encoder.tokenizer,
                 encoded_prompts(prompts, self.encoder),
-                settings.sampling,
+                training.sampling,
                 **sizes,
                 group_size=config.group_size,
                 clock=self.clock,
-                generation_batch=self.scale.generation_batch,
+                generation_batch=self.settings.generation_batch,
                 on_generated=prefetching(reward),
             )
         auxiliary = None if solved is None else solved.imitation
@@ -137,13 +143,13 @@ class Optimising:
         )
         steps = range(1, config.iterations + 1)
         self.watch = HackingWatch(
-            settings.alarm,
-            sum(self.scale.evaluated(step, config.iterations, last=True) for step in steps),
+            training.alarm,
+            sum(self.settings.evaluated(step, config.iterations, last=True) for step in steps),
             run.policy.model,
             label=self.label,
-            keeps=self.scale.peak,
+            keeps=self.settings.peak,
         )
-        if self.scale.checkpoint_proxy:
+        if self.settings.checkpoint_proxy:
             run.proxies = ProxyReader(
                 reward, run.reference, run.encoder, run.evaluator, run.sft_answers, config.microbatch,
                 run.checkpoint_benchmark,
@@ -168,9 +174,9 @@ class Optimising:
             true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
             metrics["true_reward"] = sum(true) / len(true)
         metrics |= _gate(self.reward, experience, self.config, metrics)
-        if self.solved is not None and self.scale.evaluated(step, self.config.iterations, last=True):
+        if self.solved is not None and self.settings.evaluated(step, self.config.iterations, last=True):
             with self.optimiser.gathered():
-                metrics |= question_accuracies(run.evaluator, run.policy, self.scale.checkpoint_prompts)
+                metrics |= question_accuracies(run.evaluator, run.policy, self.settings.checkpoint_prompts)
         run.history.append({"step": step, **metrics})
         run.phases.append({"step": step, **self.clock.read(), **self.tools.read(), **peak_memory()})
         self.watch.observe(step, metrics, len(batch))
@@ -179,9 +185,9 @@ class Optimising:
     def evaluate(self, step: int) -> None:
         """Evaluates the policy after a step, where the settings say so."""
         last = self.watch.stop_on_hacking
-        if self.run.has_win_rates_while_training and self.scale.evaluated(step, self.config.iterations, last=last):
+        if self.run.has_win_rates_while_training and self.settings.evaluated(step, self.config.iterations, last=last):
             with self.optimiser.gathered():
-                scores = self.run.evaluate(step, self.scale.checkpoint_prompts)
+                scores = self.run.evaluate(step, self.settings.checkpoint_prompts)
             self.watch.observe_evaluation(step, scores)
 
     def keep_rollouts(self, step: int, experience: Experience) -> None:
@@ -190,7 +196,7 @@ class Optimising:
         if last:
             run.lengths.extend(_segment_lengths(self.reward, experience))
         if last or step == 1:
-            world, count = run.evaluator.world, self.scale.rollout_samples
+            world, count = run.evaluator.world, self.settings.rollout_samples
             run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, count))
 
     def train(self, checkpoints: RunCheckpoints) -> None:

@@ -1,12 +1,12 @@
-"""Additions to win rate and KL of an evaluation during training: proxy rewards, and the weights of the peak.
+"""Proxy rewards of benchmark answers, and how far the reward model prefers them to the SFT model's.
 
-Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (preference score), Table 3 (best checkpoint).
+Source: PAR, §4.1 (proxy reward and win rate on the test set), §3.2 and §4.6 (hidden preference), Figure 6b.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -16,13 +16,12 @@ from rlhf_core.policy_optimisation.experience import proxy_scores, score
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch
 from tasks.evaluating.policies import Evaluator
-from tasks.evaluating.sft_comparison import SftComparison, compare_with_sft
-from tasks.running.result_rows import Generation, Metrics
+from tasks.running.result_rows import Generation
 from tasks.scoring.texts import text_batch
 
 
 class ProxyReader:
-    """Proxy rewards of benchmark answers, and how far the reward model prefers them to the SFT model's.
+    """Reads the proxy rewards of a benchmark's answers.
 
     Args:
         reward: the run's; shaping is left out, and its statistics stay as they are.
@@ -42,7 +41,7 @@ class ProxyReader:
         evaluator: Evaluator,
         sft: Sequence[Generation],
         batch: int,
-        benchmark: str = "alpaca",
+        benchmark: str,
     ) -> None:
         bare = tuple(replace(component, shaping=None, references={}) for component in reward.components)
         self.reward, self.reference, self.encoder, self.batch = Reward(bare, None), reference, encoder, batch
@@ -60,28 +59,25 @@ class ProxyReader:
         return found
 
     def read(self, rows: Sequence[Generation]) -> dict[str, float]:
-        """Returns `proxy_reward`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over prompts.
-
-        Source: PAR, §3.2 (hidden preference) and §4.6.
-        """
+        """Returns `proxy_reward`, `proxy_reward_sft`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over
+        prompts."""
         rows = [row for row in rows if row["id"] in self.before]
         if not rows:
             return {}
         proxies = torch.tensor(self.proxies(rows))
         before = torch.tensor([self.before[row["id"]] for row in rows])
-        preference = torch.sigmoid(proxies - before).mean()
         return {
             "proxy_reward": float(proxies.mean()),
             "proxy_reward_sft": float(before.mean()),
-            "preference_score": float(preference),
+            "preference_score": float(torch.sigmoid(proxies - before).mean()),
         }
 
     def _rollouts(self, rows: Sequence[Generation]) -> RolloutBatch:
         asked = []
         for row in rows:
             messages = {k: v for k, v in self.items[row["id"]].items() if k == "messages"}
-            asked.append({"id": row["id"], "prompt": str(row["prompt"]), "meta": row["meta"], **messages})
-        texts = [str(row["response"]) for row in rows]
+            asked.append({"id": row["id"], "prompt": row["prompt"], "meta": row["meta"], **messages})
+        texts = [row["response"] for row in rows]
         drawn = zip(asked, texts, rows, strict=True)
         sequences = [self.encoder.sampled(ask, text, row["n_tokens"], self.longest) for ask, text, row in drawn]
         batch = text_batch(self.encoder, asked, texts, sequences, range(len(rows)), self.reference.device)
@@ -90,27 +86,3 @@ class ProxyReader:
             self.reference, batch.prompt_ids, batch.prompt_mask, responses.ids, responses.mask, self.batch
         )
         return replace(batch, responses=replace(responses, entropies=entropies))
-
-
-@dataclass(frozen=True)
-class PeakEvaluation:
-    """An evaluation of the peak: metrics as `peak_<metric>`, AlpacaEval answers, and these over the SFT model's."""
-
-    metrics: Metrics
-    answers: list[Generation]
-    against_sft: SftComparison
-
-
-def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]) -> PeakEvaluation:
-    """Evaluates a policy that has the peak's weights, against the SFT model's answers.
-
-    Measures only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
-    """
-    rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
-    over = compare_with_sft(evaluator, rows["alpaca"], sft, ("alpaca",))
-    found: Metrics = dict(over.metrics)
-    found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
-    if evaluator.judge is not None and rows["mtbench"]:
-        _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
-        found |= judged
-    return PeakEvaluation({f"peak_{name}": value for name, value in found.items()}, rows["alpaca"], over)

@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.aspects.aspect import SIGNALS
 from rlhf_core.credit import CREDITS
-from rlhf_core.data.solutions import TokenRewards
+from rlhf_core.data.solutions import Row
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.folders import is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.normalisers import NORMALISERS, NoNormaliser, Normaliser, build_normaliser
 from rlhf_core.reasoning.token_rewards import GivenTokenRewards
@@ -32,11 +31,10 @@ from tasks.params.reward_model import check_whole_responses
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
 from tasks.running.result_rows import Metrics
-from tasks.scoring.classifiers import RolloutTexts, ScalarScorer
-from tasks.scoring.entropies import segmenter_with_cutoffs
+from tasks.scoring.classifiers import RolloutTexts, ScalarScorer, load_text_rewards
 from tasks.scoring.references import load_references
 from tasks.scoring.reward_models import TrainedModel
-from tasks.scoring.zero_shot import is_zero_shot, load_zero_shot_model
+from tasks.scoring.segmenting import segmenter_with_cutoffs
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def build_reward(
     inputs: RewardInputs,
     microbatch: int,
     tokenizer: PreTrainedTokenizerBase,
-    token_rewards: Mapping[str, TokenRewards] | None = None,
+    token_rewards: Mapping[str, Row] | None = None,
 ) -> Reward:
     """Returns the reward of a recipe from its trained artifacts.
 
@@ -90,7 +88,7 @@ def build_reward(
         scorer: Scorer
         normaliser: Normaliser = NoNormaliser()
         if part.generative_reward_model is not None:
-            scorer = GivenTokenRewards({name: item.rewards for name, item in (token_rewards or {}).items()})
+            scorer = GivenTokenRewards({name: row["rewards"] for name, row in (token_rewards or {}).items()})
         elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
         else:
@@ -172,13 +170,10 @@ def _reader(
     policy_tokenizer: PreTrainedTokenizerBase,
 ) -> RewardModelScorer | RolloutTexts:
     """Returns what reads a reward model: one that was trained, a Hugging Face classifier, or one that is asked."""
-    if is_zero_shot(reward_model):
-        return RolloutTexts(load_zero_shot_model(reward_model), policy_tokenizer)
-    if is_hub_classifier(reward_model):
-        check_whole_responses(readout, f"component '{part.name}'", str(part.reward_model))
-        classifier = ScalarScorer.load(reward_model)
-        freeze(classifier.model)
-        return RolloutTexts(classifier, policy_tokenizer, microbatch)
+    if (rewards := load_text_rewards(reward_model)) is not None:
+        if isinstance(rewards, ScalarScorer):
+            check_whole_responses(readout, f"component '{part.name}'", str(part.reward_model))
+        return RolloutTexts(rewards, policy_tokenizer, microbatch)
     trained = TrainedModel.load(reward_model / "model")
     freeze(trained.model)
     resolved = segmenter_with_cutoffs(readout.segmenter, inputs.entropies)

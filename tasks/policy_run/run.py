@@ -34,7 +34,7 @@ from tasks.policy_run.solutions import SolutionFolders
 from tasks.running.artifacts import first_rows, read_jsonl, write_json
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
-from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit
+from tasks.running.result_rows import Generation, HackingPoint, Metrics, Rollout, TokenCredit
 
 #: Benchmarks whose answers a judge compares with those of the benchmark's baseline.
 JUDGED_AGAINST_BASELINE = ("alpaca", "arena", "ood")
@@ -59,13 +59,13 @@ class RowTraining:
 
     Attributes:
         recipe: the row.
-        scale: settings of its optimiser.
+        settings: of its optimiser at the scale.
         inputs: results of the stages above it.
         where: names row and settings in messages.
     """
 
     recipe: Recipe
-    scale: PolicyScale
+    settings: PolicyScale
     inputs: PolicyInputs
     seed: int
     where: str
@@ -73,30 +73,32 @@ class RowTraining:
 
 @dataclass
 class PolicyRun:
-    """State shared by training and its periodic evaluation.
+    """State shared by training and its periodic evaluation, and what was measured at the end.
 
     Attributes:
+        row: what is trained.
         policy: being trained.
         reference: the frozen SFT model; with an adapter the policy without it.
         encoder: tokenizer and template.
         evaluator: benchmarks.
         sft_answers: the SFT model's generations.
-        checkpoint_benchmark: on whose prompts it is evaluated while it trains.
         adapter: the policy's low-rank adapters, if only those are trained.
         history, rollouts: rows of history.jsonl and rollouts.jsonl.
         evaluations: rows of checkpoints.jsonl: step, KL, win rate and lengths; no weights.
         lengths: tokens per segment in the last rollout batch.
         phases: speed and memory of each step.
         proxies: reads proxy rewards of evaluations, where they are asked for.
+        watch: the alarms; None of a supervised recipe.
         credit: what tokens of wrong sampled solutions are credited with, where there are any.
+        hacking: rows of hacking.jsonl, where the settings ask for it.
     """
 
+    row: RowTraining
     policy: Policy
     reference: Policy
     encoder: Encoder
     evaluator: Evaluator
     sft_answers: list[Generation]
-    checkpoint_benchmark: str = "alpaca"
     adapter: Adapter | None = None
     history: list[Metrics] = field(default_factory=list)
     evaluations: list[Metrics] = field(default_factory=list)
@@ -104,7 +106,14 @@ class PolicyRun:
     lengths: list[int] = field(default_factory=list)
     phases: list[Metrics] = field(default_factory=list)
     proxies: ProxyReader | None = None
+    watch: HackingWatch | None = None
     credit: list[TokenCredit] | None = None
+    hacking: list[HackingPoint] = field(default_factory=list)
+
+    @property
+    def checkpoint_benchmark(self) -> str:
+        """Returns the benchmark on whose prompts the policy is evaluated while it trains."""
+        return self.row.settings.checkpoint_benchmark
 
     def state_dict(self) -> State:
         """Returns the notes of training so far."""
@@ -145,8 +154,7 @@ class PolicyRun:
         return self.evaluator.world is not None or judged
 
     def evaluate(self, step: int, prompts: int) -> dict[str, float]:
-        """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
-        score."""
+        """Measures and notes an evaluation on some prompts; returns each one's score."""
         answers = self.evaluator.generate_dialogue(self.policy, self.checkpoint_benchmark, prompts)
         compared = compare_with_sft(self.evaluator, answers, self.sft_answers, (self.checkpoint_benchmark,))
         return self.note_evaluation(step, answers, compared)
@@ -175,7 +183,7 @@ def start_run(row: RowTraining, evaluation: EvaluationConfig) -> PolicyRun:
     reference: Policy = load_policy(sft / "model", encoder) if adapter is None else adapter.reference(policy)
     evaluator = Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world)
     answers = read_jsonl(sft / "generations.jsonl")
-    run = PolicyRun(policy, reference, encoder, evaluator, answers, row.scale.checkpoint_benchmark, adapter)
+    run = PolicyRun(row, policy, reference, encoder, evaluator, answers, adapter)
     if evaluator.judge is not None:
         check_comparable(evaluator, answers, run.checkpoint_benchmark)
     if adapter is None:
@@ -233,5 +241,5 @@ def noting_divergence(out: Path, run: PolicyRun) -> Iterator[None]:
         raise
 
 
-#: Function that trains a started run: returns its metrics, and its hacking watch if it has one.
-Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Metrics, HackingWatch | None]]
+#: Function that trains a started run and returns its metrics.
+Learn = Callable[[PolicyRun, RunCheckpoints], Metrics]

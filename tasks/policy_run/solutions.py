@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,16 +10,7 @@ from typing import Annotated
 import torch
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.data.solutions import (
-    ALL_SOLUTIONS,
-    LearntSolutions,
-    Rewrite,
-    TokenRewards,
-    ground_truths,
-    read_rewrites,
-    read_samples,
-    read_token_rewards,
-)
+from rlhf_core.data.solutions import ALL_SOLUTIONS, LearntSolutions, Row, edits, ground_truths
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.fidelity import negative_credit
 from rlhf_core.minimum_editing import mistaken_tokens
@@ -50,35 +41,32 @@ class SolutionFolders:
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
         """Returns the rows of everything that is given."""
-        samples = []
-        if self.samples is not None:
-            file = self.samples / SAMPLES_FILE
-            samples = read_samples(read_jsonl(file), str(file))
-        teacher = [] if self.teacher is None else read_rewrites(read_jsonl(self.teacher / TEACHER_FILE))
-        made = [] if self.token_rewards is None else read_rewrites(read_jsonl(self.token_rewards / GENERATED_FILE))
-        return Sources(preference, samples, teacher, made)
+        return Sources(
+            preference,
+            _rows(self.samples, SAMPLES_FILE),
+            edits(_rows(self.teacher, TEACHER_FILE)),
+            edits(_rows(self.token_rewards, GENERATED_FILE)),
+        )
 
-    def rewards(self) -> dict[str, TokenRewards]:
-        """Returns the token rewards by sample id; none where the row reads none."""
-        if self.token_rewards is None:
-            return {}
-        return read_token_rewards(read_jsonl(self.token_rewards / TOKEN_REWARDS_FILE))
+    def rewards(self) -> dict[str, Row]:
+        """Returns the rows of token rewards by sample id; none where the row reads none."""
+        return {row["id"]: row for row in _rows(self.token_rewards, TOKEN_REWARDS_FILE)}
 
 
-def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, TokenRewards]) -> RolloutBatch:
-    """Returns all samples as one batch, with the very tokens that were drawn, or rewarded.
+def _rows(folder: Path | None, file: str) -> list[Row]:
+    return [] if folder is None else read_jsonl(folder / file)
+
+
+def fixed_samples(samples: Sequence[Row], encoder: Encoder, rewards: Mapping[str, Row]) -> RolloutBatch:
+    """Returns samples as one batch, with the very tokens that were drawn, or rewarded.
 
     Records are {id, question_id, prompt, correct}; groups are the questions'.
     """
-    sequences: list[EncodedSequence] = []
-    for sample in sources.samples:
-        sequence = encoder.sequence({"prompt": sample.prompt}, sample.prediction)
-        drawn = rewards[sample.id].token_ids if rewards else sample.token_ids
-        sequences.append(EncodedSequence(sequence.prompt, list(drawn)) if drawn else sequence)
-    kept = ("id", "question_id", "prompt", "correct")
-    rows = [{name: getattr(sample, name) for name in kept} for sample in sources.samples]
-    questions = [sample.question_id for sample in sources.samples]
-    return text_batch(encoder, rows, [s.prediction for s in sources.samples], sequences, questions, device())
+    drawn = [(rewards[row["id"]] if rewards else row)["token_ids"] for row in samples]
+    sequences = [EncodedSequence(encoder.prompt(row), ids) for row, ids in zip(samples, drawn, strict=True)]
+    rows = [{name: row[name] for name in ("id", "question_id", "prompt", "correct")} for row in samples]
+    questions = [row["question_id"] for row in samples]
+    return text_batch(encoder, rows, [row["prediction"] for row in samples], sequences, questions, device())
 
 
 def imitation_loss(
@@ -91,8 +79,8 @@ def imitation_loss(
     """
     made = rewritten(sources.generated, encoder, gamma=settings.gamma, phi=settings.phi)
     for sample in sources.samples if settings.right else ():
-        if sample.correct:
-            same = Rewrite(sample.id, sample.prompt, sample.prediction, sample.prediction)
+        if sample["correct"]:
+            same = {**sample, "rewrite": sample["prediction"]}
             alike = rewritten([same], encoder, gamma=settings.gamma, phi=settings.phi)
             made.sequences += alike.sequences
             made.weights += alike.weights
@@ -134,7 +122,7 @@ class Solved:
     sources: Sources
     batch: RolloutBatch
     imitation: Imitation | None
-    rewards: Mapping[str, TokenRewards]
+    rewards: Mapping[str, Row]
     facts: dict[str, float]
     credit: list[TokenCredit] = field(default_factory=list)
 
@@ -142,7 +130,7 @@ class Solved:
     def prompts(self) -> list[Prompt]:
         """Returns the sampled questions as prompts for an optimiser that samples itself."""
         asked = ground_truths(self.sources.samples)
-        return [{"id": each.question_id, "prompt": each.prompt, "solution": each.solution} for each in asked]
+        return [{"id": row["question_id"], "prompt": row["prompt"], "solution": row["solution"]} for row in asked]
 
     def note_credit(
         self,
@@ -155,8 +143,8 @@ class Solved:
 
         Credit is the advantage that the optimiser would learn from: the token's reward, or the critic's estimate.
         """
-        edits = {item.id: item.rewrite for item in self.sources.teacher}
-        rows = [i for i, record in enumerate(self.batch.records) if record["id"] in edits][:CREDITED]
+        known = {row["id"]: row["rewrite"] for row in self.sources.teacher}
+        rows = [i for i, record in enumerate(self.batch.records) if record["id"] in known][:CREDITED]
         if not rows:
             return self.facts
         batch = slice_rows(self.batch, torch.tensor(rows, device=self.batch.groups.device))
@@ -171,7 +159,7 @@ class Solved:
         for i, record in enumerate(batch.records):
             length = int(responses.lengths[i])
             ids = responses.ids[i, :length].tolist()
-            target = encoder.sequence({"prompt": batch.prompts[i]}, edits[record["id"]]).response
+            target = encoder.sequence({"prompt": batch.prompts[i]}, known[record["id"]]).response
             credits.append(experience.advantages[i, :length].tolist())
             mistaken.append(mistaken_tokens(ids, target))
             if i < PICTURED:
@@ -182,11 +170,10 @@ class Solved:
                     "tokens": encoder.pieces(ids),
                     "credit": credits[-1],
                     "mistaken": mistaken[-1],
-                    "rewrite": edits[record["id"]],
+                    "rewrite": known[record["id"]],
                 }
-                given = self.rewards.get(record["id"])
-                if given is not None and given.probabilities is not None:
-                    kept["unclipped"] = [chance - 0.5 for chance in given.probabilities]
+                if (given := self.rewards.get(record["id"])) is not None:
+                    kept["unclipped"] = [chance - 0.5 for chance in given["probabilities"]]
                 self.credit.append(kept)
         found = negative_credit(credits, mistaken)
         return self.facts | {f"credit_{name}": value for name, value in found.items()}
@@ -195,7 +182,7 @@ class Solved:
 def solved_samples(
     folders: SolutionFolders,
     encoder: Encoder,
-    rewards: Mapping[str, TokenRewards],
+    rewards: Mapping[str, Row],
     settings: ImitationSettings | None,
     microbatch: int,
     seed: int,
@@ -205,10 +192,10 @@ def solved_samples(
     sources = folders.sources([])
     drawn = len(sources.samples)
     if learnt != ALL_SOLUTIONS:
-        rewritten_ids = {item.id for item in sources.generated}
+        rewritten_ids = {row["id"] for row in sources.generated}
         sources = replace(sources, samples=learnt.choose(sources.samples, rewritten_ids, seed))
-    batch = fixed_samples(sources, encoder, rewards)
-    right = sum(sample.correct for sample in sources.samples)
+    batch = fixed_samples(sources.samples, encoder, rewards)
+    right = sum(sample["correct"] for sample in sources.samples)
     facts = {"samples": float(len(batch)), "samples_correct": right / len(batch)}
     if len(batch) < drawn:
         facts["samples_left_out"] = float(drawn - len(batch))

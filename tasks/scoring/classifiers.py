@@ -1,13 +1,14 @@
-"""Hugging Face reward models: sequence classifiers with one output, which read whole dialogues by their own tokenizer.
+"""Reward models that read whole texts: Hugging Face classifiers with one output, and zero-shot models that are asked.
 
-They exchange texts with a policy, not tokens, so the two may be of different families. A reward is what
-transformers computes from the conversation that the tokenizer's own chat template writes.
+They exchange texts with a policy, not tokens, so the two may be of different families. A classifier's reward is what
+transformers computes from the conversation that the tokenizer's own chat template writes; a zero-shot model's result
+holds settings in place of weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,21 +21,27 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.architecture import POSITIONS
-from rlhf_core.models.folders import check_classifier
+from rlhf_core.models.folders import check_classifier, is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import pad_rows
+from rlhf_core.rewards.zero_shot import ZeroShot, ZeroShotSettings, load_zero_shot
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import SignalType
+from rlhf_core.stepper import freeze
+from tasks.params.settings import typed
+from tasks.running.artifacts import read_json, write_json
 from tasks.running.machine import device
 
 Rows = Sequence[Mapping[str, Any]]
 #: Tokens of a tokenizer that states no limit; transformers writes a number beyond any.
 UNLIMITED = 10**9
+#: File of a zero-shot model's settings in a reward model's result.
+ZERO_SHOT_FILE = "zero_shot.json"
 
 
 class TextRewards(Protocol):
-    """Rewards of whole responses: by a classifier, or by a model that is asked (`tasks.scoring.zero_shot`)."""
+    """Rewards of whole responses."""
 
     def __call__(
         self, rows: Rows, responses: Sequence[str], batch: int | None = None, *, ended: Sequence[bool] | None = None
@@ -107,6 +114,7 @@ class ScalarScorer:
         named.check_tokenizer(tokenizer)
         model.config.pad_token_id = tokenizer.pad_token_id
         limits = limits_of(model.config, tokenizer, prompt, total)
+        freeze(model)
         return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits))
 
     @torch.no_grad()
@@ -158,6 +166,45 @@ def limits_of(
         raise RecipeError(f"the model reads at most {most} tokens, not {total}; give a smaller --total-tokens")
     whole = total or most or usual.total
     return Limits(prompt or max(1, whole * usual.prompt // usual.total), whole)
+
+
+@dataclass(frozen=True)
+class ZeroShotModel:
+    """A zero-shot model with the words that say the task where prompts alone do not (translation); `TextRewards`."""
+
+    model: ZeroShot
+    instruction: str
+
+    @classmethod
+    def load(cls, reward_model: Path) -> ZeroShotModel:
+        """Loads from a reward model's result."""
+        found = read_json(reward_model / ZERO_SHOT_FILE)
+        settings = typed(ZeroShotSettings, found["settings"], str(reward_model / ZERO_SHOT_FILE))
+        return cls(load_zero_shot(settings, str(device())), str(found["instruction"]))
+
+    def __call__(
+        self, rows: Rows, responses: Sequence[str], batch: int | None = None, *, ended: Sequence[bool] | None = None
+    ) -> list[float]:
+        prompts = [self.instruction + str(row["prompt"]) for row in rows]
+        return distributed.on_main(lambda: self.model.rewards(prompts, responses))
+
+
+def write_zero_shot_settings(result: Path, settings: ZeroShotSettings, data: Path) -> None:
+    """Writes the settings of a zero-shot model, and the words before each prompt."""
+    instruction = str(read_json(data / "data.json").get("instruction", ""))
+    write_json(result / ZERO_SHOT_FILE, {"settings": asdict(settings), "instruction": instruction})
+
+
+def is_zero_shot(reward_model: Path) -> bool:
+    """Returns whether a reward model's result holds a zero-shot model."""
+    return (reward_model / ZERO_SHOT_FILE).exists()
+
+
+def load_text_rewards(reward_model: Path) -> TextRewards | None:
+    """Returns a reward model that reads whole texts; None for one that was trained here, which reads tokens."""
+    if is_zero_shot(reward_model):
+        return ZeroShotModel.load(reward_model)
+    return ScalarScorer.load(reward_model) if is_hub_classifier(reward_model) else None
 
 
 @dataclass(frozen=True)

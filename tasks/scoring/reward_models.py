@@ -26,8 +26,7 @@ from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.machine import device
 from tasks.running.result_digests import check_result
 from tasks.scoring.classifiers import ScalarScorer
-from tasks.scoring.entropies import response_entropies
-from tasks.scoring.segmenting import Reading
+from tasks.scoring.segmenting import Reading, response_entropies
 
 #: Checks that tell the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -63,21 +62,6 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
         file=str(record),
         remedy=f"Run from the folder in which it was trained, fetch that result, or name the {name} result yourself",
     )
-
-
-@dataclass(frozen=True)
-class RewardModelInputs:
-    """Results of the stages before a reward model; those that are not given are the ones that its record names.
-
-    Args:
-        data: of `prepare`, with chat template and limits.
-        sft: of `sft`, whose entropies an entropy segmenter needs.
-        sentences: of `segmenter`, a SaT model with sentence ends, which a segmenter of kind sat needs.
-    """
-
-    data: Path | None = None
-    sft: Path | None = None
-    sentences: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -134,21 +118,30 @@ class TrainedScorer:
     batch: int = 64
 
     @classmethod
-    def load(cls, folder: Path, above: RewardModelInputs | None = None) -> TrainedScorer:
+    def load(
+        cls, folder: Path, *, data: Path | None = None, sft: Path | None = None, sentences: Path | None = None
+    ) -> TrainedScorer:
         """Loads from the result of a `reward_model` stage, or its folder `model`.
+
+        Args:
+            folder: of the model.
+            data: result of `prepare`, with chat template and limits.
+            sft: result of `sft`, whose entropies an entropy segmenter needs.
+            sentences: result of `segmenter`, which a segmenter of kind sat needs; results that are not given are those
+                that the model's record names.
 
         Raises:
             DataError: an input that is not what it should be, or that is needed and named nowhere.
         """
-        above, folder = above or RewardModelInputs(), model_folder(folder)
+        folder = model_folder(folder)
         check_result(folder.parent, weights=False)
         trained = TrainedModel.load(folder)
-        encoder = load_encoder(upstream("data", above.data, folder), folder)
+        encoder = load_encoder(upstream("data", data, folder), folder)
         of_stage = hasattr(segmenter_class(trained.settings["segmenter"]), "of_stage")
-        segmenter = trained.segmenter(upstream("segmenter", above.sentences, folder) if of_stage else None)
+        segmenter = trained.segmenter(upstream("segmenter", sentences, folder) if of_stage else None)
         policy = None
         if segmenter.needs_entropies:
-            policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder)
+            policy = load_policy(upstream("sft", sft, folder) / "model", encoder)
             policy.model.eval()
         return cls(trained, Reading(encoder, segmenter, trained.end_token(encoder.tokenizer)), policy)
 
@@ -187,20 +180,13 @@ def model_folder(folder: Path) -> Path:
     return folder / "model" if not (folder / CONFIG_FILE).is_file() and (folder / "model").is_dir() else folder
 
 
-def load_scorer(
-    folder: Path,
-    above: RewardModelInputs | None = None,
-    *,
-    template: str = "tokenizer",
-    prompt: int | None = None,
-    total: int | None = None,
-) -> Scorer:
+def load_scorer(folder: Path, hub_model: Mapping[str, Any] | None = None, **above: Path | None) -> Scorer:
     """Returns any reward model.
 
     Args:
         folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
-        above: of a model of the project, results of upstream stages.
-        template, prompt, total: of a Hugging Face model, as `ScalarScorer.load` takes them.
+        hub_model: options of `ScalarScorer.load`.
+        above: results of upstream stages, as of `TrainedScorer.load`.
 
     Raises:
         DataError: a folder that holds neither.
@@ -208,8 +194,8 @@ def load_scorer(
     if not folder.is_dir():
         raise DataError("no such folder", file=str(folder), remedy="Give the folder of a trained reward model")
     if (model_folder(folder) / CONFIG_FILE).is_file():
-        return TrainedScorer.load(folder, above)
-    return ScalarScorer.load(folder, template, prompt, total)
+        return TrainedScorer.load(folder, **above)
+    return ScalarScorer.load(folder, **(hub_model or {}))
 
 
 #: Responses with which the independence of scores is checked.

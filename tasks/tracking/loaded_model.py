@@ -19,8 +19,8 @@ from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.policies import answer
 from tasks.running.artifacts import digest, read_json
 from tasks.running.loading import load_encoder, load_policy
+from tasks.scoring.classifiers import is_zero_shot
 from tasks.scoring.reward_models import MARKS, TrainedScorer, upstream
-from tasks.scoring.zero_shot import is_zero_shot
 
 #: Prompts that a policy answers at a time.
 BATCH = 16

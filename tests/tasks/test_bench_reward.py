@@ -92,10 +92,10 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path, classifier: Path, re
     labels = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
     (classifier / "config.json").write_text(json.dumps(config | labels))
     with pytest.raises(DataError, match="has 2 outputs"):
-        load_scorer(classifier, template="plain")
+        load_scorer(classifier, {"template": "plain"})
     (classifier / "config.json").unlink()
     with pytest.raises(DataError, match="cannot be loaded"):
-        load_scorer(classifier, template="plain")
+        load_scorer(classifier, {"template": "plain"})
     with pytest.raises(DataError, match="unknown data set 'pandalmm'"):
         load_set("pandalmm", real_data, None)
 

@@ -19,7 +19,7 @@ from tasks.params.yaml_files import yaml_text
 from tasks.report.outputs import StageOutput
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.doubtful_numbers import alarms_of
-from tasks.scoring.entropies import load_entropies
+from tasks.scoring.segmenting import load_entropies
 
 DAMAGED = {
     "cut": b'{"a": ',

@@ -254,10 +254,8 @@ def test_judged_rows_name_their_data_set_with_its_draw(place: str, tmp_path: Pat
     config = typed(EvaluationConfig, SETTINGS["evaluation"], "evaluation")
     evaluator = SimpleNamespace(config=config, judge=None, world=None, instruction="")
     over = SftComparison({}, win_rate_facts={"win_rate_vs_sft": {"prompts": 1}})
-    final, run = SimpleNamespace(judgements=[]), SimpleNamespace(evaluator=evaluator)
-    row = SimpleNamespace(inputs=above)
-    trained = SimpleNamespace(row=row, run=run, final=final, against_sft=over, peak=None)
-    policy.write_judgements(tmp_path, trained)  # type: ignore[arg-type]
+    run = SimpleNamespace(evaluator=evaluator, row=SimpleNamespace(inputs=above))
+    policy.write_judgements(tmp_path, run, SimpleNamespace(judgements=[]), over, None)  # type: ignore[arg-type]
     assert read_json(tmp_path / "judge.json")["data"] == place, "rows of two data sets are not compared"
     assert read_json(tmp_path / "win_rates.json")["win_rate_vs_sft"]["sft"] == "phi"
 

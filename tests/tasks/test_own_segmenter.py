@@ -14,7 +14,7 @@ from rlhf_core.segmentation.segmenters import build_segmenter
 from tasks.graph.check import check_rows
 from tasks.params.reward_model import RewardModelSpec
 from tasks.running.loading import load_segmenter
-from tasks.scoring.entropies import segmenter_with_cutoffs
+from tasks.scoring.segmenting import segmenter_with_cutoffs
 from tests.tasks.own_segmenter import Paragraphs, Surprises
 
 ROOT = Path(__file__).resolve().parents[2]

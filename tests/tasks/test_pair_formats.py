@@ -148,15 +148,6 @@ def test_columns_of_parquet_that_json_has_not_are_texts(tmp_path: Path) -> None:
     assert (lines.rows[0][1]["price"], lines.rows[0][1]["asked"][:10]) == ("1.5", "2024-01-02")
 
 
-def test_a_dialogue_of_nectar_is_taken_apart(tmp_path: Path) -> None:
-    from rlhf_core.data.dialogue import prompt_messages
-
-    [record] = records(write(tmp_path / "pairs.jsonl", row_of("Nectar")))
-    assert prompt_messages(record) == [user("Why?")]
-    [record] = records(write(tmp_path / "pairs.jsonl", row_of("SHP")))
-    assert prompt_messages(record) == [user("Why?")], "its history is the prompt"
-
-
 def test_a_table_json_lines_under_another_name_and_arrow_are_read(tmp_path: Path) -> None:
     import pyarrow
 

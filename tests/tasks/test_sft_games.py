@@ -45,15 +45,9 @@ POLICY = [row("a", "longer"), row("b", "no"), row("c", "same"), row("d", "odd"),
 SFT = [row("a", "short"), row("b", "yes"), row("c", "size"), row("d", "eleven"), row("e", "even")]
 
 
-def test_the_higher_total_wins_and_the_judges_position_bias_is_a_tie() -> None:
-    found = compare_with_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
-    assert found.scores("alpaca") == {"a": 1.0, "b": 0.0, "c": 0.5}
-    assert found.metrics["win_rate_vs_sft"] == 50.0
-    assert (found.metrics["win_rate_vs_sft_unparsable"], found.metrics["win_rate_vs_sft_one_sided"]) == (1, 1)
-
-
 def test_every_game_is_kept_with_the_judges_words_and_the_win_rate_with_its_protocol() -> None:
     found = compare_with_sft(evaluator(), cast(Any, POLICY), cast(Any, SFT))
+    assert found.scores("alpaca") == {"a": 1.0, "b": 0.0, "c": 0.5}
     assert len(found.judgements) == 10
     assert {row["reference"] for row in found.judgements} == {"sft"}
     assert found.judgements[0]["raw"] == "Better: B"

@@ -48,7 +48,7 @@ def test_right_solutions_are_imitated_at_the_weight_of_unedited_tokens(golden: S
     _, alone = imitation_loss(ImitationSettings(batch=4), sources, encoder, 4, 0)
     _, both = imitation_loss(ImitationSettings(batch=4, right=True, phi=0.25), sources, encoder, 4, 0)
     added = both.weights[len(alone.weights) :]
-    assert len(added) == sum(sample.correct for sample in sources.samples)
+    assert len(added) == sum(row["correct"] for row in sources.samples)
     assert {weight for row in added for weight in row} == {0.25}
 
 

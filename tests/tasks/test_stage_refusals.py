@@ -211,35 +211,6 @@ def test_a_wrong_reward_function_is_an_error_of_the_function(
     assert (tmp_path / "out" / "diverged.json").exists() == (error is NumericsError)
 
 
-def test_odd_predictions_are_refused_with_their_reason_and_still_scored(golden: SharedRuns, tmp_path: Path) -> None:
-    """Nothing at all, more than ten steps, no answer, and the reference itself marked as wrong."""
-    from tasks.running.loading import load_encoder
-
-    golden.made("generative")
-    encoder = load_encoder(golden.result("mathematics"), golden.result("samples") / "tokenizer")
-    wrong = [row for row in golden.read("samples", "samples.jsonl") if not row["correct"]]
-    odd = {"": "too many edits", "1 + 1 = 2.\n" * 12: "too many steps", "Who knows?": "too many edits"}
-    odd[wrong[3]["solution"]] = "same text"
-    texts = {row["id"]: text for row, text in zip(wrong, odd, strict=False)}
-
-    def change(rows: list[Row]) -> list[Row]:
-        for row in rows:
-            if (text := texts.get(row["id"])) is not None:
-                row |= {"prediction": text, "token_ids": encoder.sequence({"prompt": row["prompt"]}, text).response}
-        return rows
-
-    samples = edited(golden, "samples", tmp_path, "samples.jsonl", change)
-    spec = {"kind": "oracle", "options": {"noise": 0.0}, "limits": {"most_tokens": 96}}
-    golden.run("teacher", spec=spec, samples=samples, out=tmp_path / "teacher")
-    rewrites = [json.loads(line) for line in (tmp_path / "teacher/result/rewrites.jsonl").read_text().splitlines()]
-    assert {row["id"]: row["reason"] for row in rewrites if row["id"] in texts} == dict(
-        zip(texts, odd.values(), strict=True)
-    )
-    golden.run("generative", samples=samples, teacher=tmp_path / "teacher/result", out=tmp_path / "model")
-    scored = [json.loads(line) for line in (tmp_path / "model/result/token_rewards.jsonl").read_text().splitlines()]
-    assert all(len(row["rewards"]) == len(row["token_ids"]) > 0 for row in scored)
-
-
 def test_damaged_results_are_named_with_their_row(tmp_path: Path) -> None:
     from tasks.running.artifacts import read_json, read_jsonl, read_tensors, write_json
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from rlhf_core.errors import RewardsmithError
 from tasks import prepare
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, headlines
 from tasks.running.artifacts import digest, read_json
-from tests.tasks.golden_runs import RUNS, SETTINGS, SharedRuns, changed
+from tests.tasks.golden_runs import RUNS, SharedRuns, changed
 
 RECORDED = {
     "stage", "version", "seconds", "startup_seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu",
@@ -47,7 +44,6 @@ def test_the_headline_is_the_first_six_metrics_of_the_stage() -> None:
 
 
 def test_dropout_repeats_by_seed(golden: SharedRuns, tmp_path: Path) -> None:
-    golden.made("sft")
     for name in "ab":
         golden.run("sft", spec=changed("backbone", "architecture.attention_dropout", 0.3), out=tmp_path / name)
     first, again = (digest(tmp_path / name / "result") for name in "ab")
@@ -60,32 +56,9 @@ def test_a_run_removes_what_a_killed_run_left(golden: SharedRuns, tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"result", "record"}
 
 
-def test_reward_models_and_a_function_of_the_users_own_add_up(golden: SharedRuns, tmp_path: Path) -> None:
-    """Two components read two reward models, a third one is a function of the user's own."""
-    row = dict(SETTINGS["row/bandit"])
-    model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
-    own = {"function": "tests.tasks.own_reward:brevity", "gives": "sequence", "credit": "last_token", "name": "brevity"}
-    row["components"] = [model, {**model, "reward_model": "other", "name": "other", "weight": 0.5}, own]
-    golden.made("bandit")
-    twice = {name: (f"{golden.out(run)}/result",) * 2 for name, run in
-             (("reward_model", "model-bandit"), ("normaliser", "fit-bandit"))}  # fmt: skip
-    golden.run("bandit", row=row, **twice, out=tmp_path)
-    first = json.loads((tmp_path / "result/rollouts.jsonl").read_text().splitlines()[0])
-    parts = first["breakdown"]
-    assert set(parts) == {"bandit", "other", "brevity", "clamp"}
-    assert parts["other"] == pytest.approx([0.5 * value for value in parts["bandit"]])
-    assert sum(parts["brevity"]) == pytest.approx(-len(first["tokens"]) / 50)
-
-
-def test_another_stage_version_is_refused_with_exit_code_2(golden: SharedRuns, tmp_path: Path) -> None:
-    line = golden.command_line("dialogue", out=tmp_path / "out")
-    done = subprocess.run(
-        [sys.executable, "-m", "tasks.prepare", *line, "--stage-version", "999"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert f"stage 'prepare' has version {prepare.VERSION} but version 999 was asked for" in done.stderr
+def test_another_stage_version_is_refused(golden: SharedRuns, tmp_path: Path) -> None:
+    with pytest.raises(
+        RewardsmithError, match=f"'prepare' has version {prepare.VERSION} but version 999 was asked for"
+    ):
+        golden.run("dialogue", out=tmp_path / "out", stage_version="999")
     assert not (tmp_path / "out").exists()

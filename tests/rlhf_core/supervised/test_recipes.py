@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_core.data.encoding import Encoder, Limits
-from rlhf_core.data.solutions import Rewrite, Sample
+from rlhf_core.data.solutions import Row
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
@@ -24,8 +24,9 @@ def encoder() -> Encoder:
     return Encoder(train_byte_level_bpe(TEXTS, 300), chat_template("plain"), Limits(prompt=40, total=100))
 
 
-def sample(name: str, prediction: str, *, correct: bool) -> Sample:
-    return Sample(name, name.split("-")[0], "What is 1 + 1?", "1 + 1 = 2.", prediction, correct)
+def sample(name: str, prediction: str, *, correct: bool) -> Row:
+    row = {"id": name, "question_id": name.split("-")[0], "prompt": "What is 1 + 1?", "solution": "1 + 1 = 2."}
+    return {**row, "prediction": prediction, "correct": correct}
 
 
 SAMPLES = [
@@ -34,7 +35,9 @@ SAMPLES = [
     sample("q-3", "1 + 1 = 3.", correct=False),
     sample("p-1", "1 + 1 = 4.", correct=False),
 ]
-REWRITES = [Rewrite("q-3", "What is 1 + 1?", "1 + 1 = 3.", "1 + 1 = 2.")]
+REWRITES: list[Row] = [
+    {"id": "q-3", "prompt": "What is 1 + 1?", "prediction": "1 + 1 = 3.", "rewrite": "1 + 1 = 2.", "accepted": True}
+]
 SOURCES = Sources(samples=SAMPLES, teacher=REWRITES, generated=REWRITES)
 
 
@@ -91,7 +94,7 @@ def test_imitation_weighs_edited_tokens_double(encoder: Encoder) -> None:
 
 
 def test_a_rewrite_that_the_limit_would_cut_is_left_out_and_counted(encoder: Encoder) -> None:
-    long = Rewrite("q-3", "What is 1 + 1?", "1 + 1 = 3.", "1 + 1 = 2. " * 60)
+    long = {**REWRITES[0], "rewrite": "1 + 1 = 2. " * 60}
     made = rewritten([*REWRITES, long], encoder, gamma=1.0, phi=0.5)
     assert (len(made.sequences), made.too_long) == (1, 1)
 
@@ -104,7 +107,7 @@ def test_dpo_pairs_correct_with_wrong_solutions_of_the_same_pool(encoder: Encode
 
 @pytest.mark.parametrize("correct", [True, False])
 def test_a_pool_of_one_sign_is_defined_or_refused_in_words(encoder: Encoder, tiny: Policy, correct: bool) -> None:
-    one_sign = Sources(samples=[s for s in SAMPLES if s.correct is correct])
+    one_sign = Sources(samples=[row for row in SAMPLES if row["correct"] is correct])
     with pytest.raises(DataError, match="no question has both a correct and a wrong solution"):
         RECIPES["dpo"](beta=0.1, pairs="samples").examples(one_sign, encoder)
     found = weighted("rft", encoder, one_sign)
