@@ -1,9 +1,10 @@
-"""Deals the platform tests to processes, and gives each process a home of Prefect's files of its own."""
+"""Deals the platform tests to processes, and gives each process files and a server of Prefect of its own."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,26 @@ TOGETHER = (
     ("tests/rlhf_core/test_distributed.py", *(f"tests/tasks/test_{name}.py" for name in ("launch", "resume"))),
     tuple(f"tests/tasks/test_{name}.py" for name in ("command_line", "graph", "pages", "plan", "tracking")),
 )
+
+
+@pytest.fixture(scope="session")
+def _prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from tests.team import Server
+
+    server = Server(tmp_path_factory.mktemp("prefect"))
+    yield server.url
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def prefect_server(_prefect_url: str) -> Iterator[str]:
+    """The address of the one Prefect server of this process of tests, which flows here and in other processes use."""
+    import flows  # noqa: F401, I001  (its environment comes before Prefect's import)
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: _prefect_url}), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", _prefect_url)
+        yield _prefect_url
 
 
 @pytest.hookimpl(optionalhook=True)

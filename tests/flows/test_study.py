@@ -17,7 +17,7 @@ from tasks.studies.records import is_number, read_record
 from tests.flows.test_tune import DATA, MODEL, PPO, TINY
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800), pytest.mark.usefixtures("prefect_server")]
 STUDY: dict[str, Any] = {
     "title": "Tiny",
     "asks": "?",

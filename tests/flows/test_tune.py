@@ -14,7 +14,7 @@ import pytest
 from tasks.params.studies import read_study
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(1800), pytest.mark.usefixtures("prefect_server")]
 TINY = {"epochs": 1, "batch": 16, "microbatch": 16}
 DATA = {"sft": 48, "sft_validation": 8, "tasks": 16, "prompts": 16, "preference_train": 32, "benchmark": 4}
 DATA |= {"preference_validation": 16, "preference_ood": 8, "choices": 3, "arithmetic": 2, "functions": 1}
