@@ -13,7 +13,7 @@ import os
 import platform
 from pathlib import Path
 
-from benchmarks import engines, token_statistics
+from benchmarks import engines
 from benchmarks.alternating import Row, against_peer, print_rows, write_rows
 from benchmarks.workload import ROOT
 
@@ -24,8 +24,8 @@ PEERS = {
     "grpo": ("GRPO (GRPOTrainer)", "episodes/s", "1.16", 2.0),
     "ppo": ("PPO (PPOTrainer)", "episodes/s", "1.12", 3.0),
 }
-#: Comparisons within this project.
-OWN = {"token_statistics": token_statistics.rows, "engines": engines.rows}
+#: The comparison within this project.
+ENGINES = "engines"
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of each side")
     parser.add_argument("--peers", type=Path, default=ROOT / ".work" / "peers", help="folder of `make bench-peers`")
     parser.add_argument("--out", type=Path, default=ROOT / ".work" / "benchmarks")
-    parser.add_argument("--only", nargs="+", choices=[*OWN, *PEERS], default=[*OWN, *PEERS])
+    parser.add_argument("--only", nargs="+", choices=[ENGINES, *PEERS], default=[ENGINES, *PEERS])
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
@@ -61,8 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
         print("note: other work runs on this machine; the ratio of processor seconds (CPU) is the steadier one")
     rows: list[Row] = []
     for name in given.only:
-        if name in OWN:
-            rows += OWN[name](given)
+        if name == ENGINES:
+            rows += engines.rows(given)
         elif (given.peers / f"trl-{PEERS[name][2]}").is_dir():
             rows += against_peer(name, *PEERS[name], given)
         else:

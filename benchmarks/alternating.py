@@ -1,6 +1,6 @@
 """Comparisons in which the sides take turns: each is a process of its own, and only one of them works at a time.
 
-A side is a function of a module of `benchmarks`, such as `ours` and `peer`, that prepares its work by its options and
+A side is a function of a module, such as `ours` and `peer`, that prepares its work by its options and
 returns a function that does it once and says how much it did. The process keeps its preparation, so that a repeat is
 the work alone; the first is thrown away.
 """
@@ -11,7 +11,6 @@ import csv
 import importlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,7 @@ Work = Callable[[], float]
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a benchmark: a module of `benchmarks`, the name of its side, its Python and its options."""
+    """One side of a benchmark: a module, the name of its side, its Python and its options."""
 
     module: str
     name: str
@@ -42,12 +41,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Run:
-    """One repeat: wall and processor seconds, what was done in them, and the process's peak memory in bytes."""
+    """One repeat: wall and processor seconds, and what was done in them."""
 
     seconds: float
     processor_seconds: float
     amount: float
-    growth: float
 
 
 class Process:
@@ -90,7 +88,7 @@ class Process:
 
 
 def alternate(sides: list[Side], repeats: int, logs: Path) -> list[list[Run]]:
-    """Runs of each side, the first left out but for its memory."""
+    """Runs of each side, the first left out."""
     processes = [Process(side, logs) for side in sides]
     runs: list[list[Run]] = [[] for _ in sides]
     try:
@@ -101,7 +99,7 @@ def alternate(sides: list[Side], repeats: int, logs: Path) -> list[list[Run]]:
     finally:
         for process in processes:
             process.close()
-    return [[Run(**{**asdict(run), "growth": found[0].growth}) for run in found[1:]] for found in runs]
+    return [found[1:] for found in runs]
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,6 @@ class Row:
         ratio: median over the repeats of ours against the peer's, with the smallest and the largest.
         processor_ratio: median ratio in processor seconds, which other work on the machine disturbs less.
         target: what the ratio should reach.
-        more_is_better: whether the target is a lower bound.
     """
 
     what: str
@@ -126,11 +123,10 @@ class Row:
     high: float
     processor_ratio: float
     target: float
-    more_is_better: bool = True
 
     @property
     def reached(self) -> bool:
-        return self.ratio >= self.target if self.more_is_better else self.ratio <= self.target
+        return self.ratio >= self.target
 
 
 def speed_row(what: str, unit: str, ours: list[Run], peer: list[Run], target: float) -> Row:
@@ -148,8 +144,8 @@ def against_peer(name: str, what: str, unit: str, version: str, target: float, g
     """The row of a module whose sides `ours` and `peer` work on the same folder, the peer in its environment."""
     work = {"folder": str(workload(given.out))}
     sides = [
-        Side(name, "ours", work, threads=given.threads),
-        Side(name, "peer", work, peer_python(given.peers, f"trl-{version}"), given.threads),
+        Side(f"benchmarks.{name}", "ours", work, threads=given.threads),
+        Side(f"benchmarks.{name}", "peer", work, peer_python(given.peers, f"trl-{version}"), given.threads),
     ]
     runs = alternate(sides, given.repeats, given.out / "logs")
     return [speed_row(f"{what}, TRL {version}", unit, *runs, target)]
@@ -158,11 +154,10 @@ def against_peer(name: str, what: str, unit: str, version: str, target: float, g
 def print_rows(rows: list[Row]) -> None:
     print(f"{'':<44}{'ours':>10}{'peer':>10} {'unit':<12}{'ratio':>7}{'range':>13}{'CPU':>7}{'target':>8}")
     for row in rows:
-        sign = "≥" if row.more_is_better else "≤"
         spread = f"{row.low:.2f}-{row.high:.2f}"
         print(
             f"{row.what:<44}{row.ours:>10.4g}{row.peer:>10.4g} {row.unit:<12}{row.ratio:>7.2f}{spread:>13}"
-            f"{row.processor_ratio:>7.2f}{sign + format(row.target, '.4g'):>8}{'' if row.reached else '  missed'}",
+            f"{row.processor_ratio:>7.2f}{'≥' + format(row.target, '.4g'):>8}{'' if row.reached else '  missed'}",
             flush=True,
         )
 
@@ -184,12 +179,6 @@ def peer_python(peers: Path, name: str) -> str:
     return str(python)
 
 
-def peak_memory() -> float:
-    """Bytes: the largest resident size of this process so far."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
 def processor_seconds() -> float:
     """Processor seconds of this process and of the processes that it has started, which must not end meanwhile."""
     children = (child.cpu_times() for child in psutil.Process().children(recursive=True))
@@ -198,10 +187,9 @@ def processor_seconds() -> float:
 
 def _serve(work: Work, channel: Any) -> None:
     for _ in sys.stdin:
-        before = peak_memory()
         started, busy = time.perf_counter(), processor_seconds()
         amount = work()
-        run = Run(time.perf_counter() - started, processor_seconds() - busy, amount, peak_memory() - before)
+        run = Run(time.perf_counter() - started, processor_seconds() - busy, amount)
         print(json.dumps(asdict(run)), file=channel, flush=True)
 
 
@@ -213,7 +201,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    _serve(getattr(importlib.import_module(f"benchmarks.{module}"), name)(**json.loads(given)), channel)
+    _serve(getattr(importlib.import_module(module), name)(**json.loads(given)), channel)
 
 
 if __name__ == "__main__":

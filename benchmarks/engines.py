@@ -55,7 +55,12 @@ def rows(given: Any) -> list[Row]:
     folder = str(workload(given.out, head_dim=HEAD_SIZE))
     asked = [("loop", False), ("vllm", False), ("vllm", True)]
     sides = [
-        Side("engines", "sampling", {"folder": folder, "engine": engine, "scored": scored}, threads=given.threads)
+        Side(
+            "benchmarks.engines",
+            "sampling",
+            {"folder": folder, "engine": engine, "scored": scored},
+            threads=given.threads,
+        )
         for engine, scored in asked
     ]
     loop, *others = alternate(sides, given.repeats, given.out / "logs")

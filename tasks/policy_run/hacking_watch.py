@@ -22,6 +22,7 @@ from tasks.evaluating.sft_comparison import SftComparison, compare_with_sft
 from tasks.running.result_rows import Generation, HackingPoint, Metrics
 
 if TYPE_CHECKING:
+    from rlhf_core.models.policy import Policy
     from rlhf_core.testbed.judge import GoldWorld
 
 

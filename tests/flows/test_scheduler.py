@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,11 @@ from tests import small_repository
 from tests.chaos import stages, wait_for
 from tests.small_repository import PROJECT, change_entry, clean_environment, command
 
-pytestmark = pytest.mark.platform
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Iterator[None]:
-    """One temporary Prefect server for the module; flows in other processes find it by PREFECT_API_URL."""
-    from prefect.settings import PREFECT_API_URL
-    from prefect.testing.utilities import prefect_test_harness
-
-    import flows  # noqa: F401  (its environment comes before Prefect's import)
-
-    with prefect_test_harness(server_startup_timeout=300), pytest.MonkeyPatch.context() as patch:
-        url = PREFECT_API_URL.value()
-        assert url
-        patch.setenv("PREFECT_API_URL", url)
-        yield
+pytestmark = [pytest.mark.platform, pytest.mark.usefixtures("prefect_server")]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, server: None) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Path:
     root = small_repository.create(tmp_path_factory.mktemp("finished"), seeds=(0,))
     run_flow(root)
     return root

@@ -26,13 +26,14 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[SyncPrefectClient]:
-    """The client of one temporary Prefect server for the module; the last test leaves a schedule on it."""
+def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
+    """The server's client; at the end, no deployment is left."""
     from prefect.client.orchestration import get_client
-    from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as made:
+    with get_client(sync_client=True) as made:
         yield made
+        for deployment in made.read_deployments():
+            made.delete_deployment(deployment.id)
 
 
 @pytest.mark.parametrize(

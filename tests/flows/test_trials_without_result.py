@@ -14,7 +14,7 @@ from flows.scheduler import RunFailed, RunSummary
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
 from tasks.studies.tuning import Record, TuningPlan, record_to_continue, tuning_plan
-from tests.flows.test_tune import SPACES, STUDY
+from tests.flows.test_study import SPACES, TUNED
 from tests.small_repository import create, write_yaml
 
 PIPELINE = "pipelines/as-it-is/tiny/dvc.yaml"
@@ -32,7 +32,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tried(root: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], summary: RunSummary) -> Record:
     """The record after the first trial of some rows, whose stages end as the summary says."""
-    spec: StudySpec = typed(StudySpec, STUDY, "studies/tiny.yaml")
+    spec: StudySpec = typed(StudySpec, TUNED, "studies/tiny.yaml")
     plan: TuningPlan = tuning_plan(root, "tiny", spec, 1)
     record = record_to_continue(root, plan, [100])
     monkeypatch.setattr(tune, "run_stale", lambda *_: summary)

@@ -259,6 +259,7 @@ def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_c
 
 
 @pytest.mark.platform
+@pytest.mark.usefixtures("prefect_server")
 def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = started("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
@@ -274,6 +275,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.platform
+@pytest.mark.usefixtures("prefect_server")
 def test_a_seed_of_the_suite_from_nothing_and_then_nothing(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = started("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)

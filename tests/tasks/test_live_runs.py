@@ -162,6 +162,7 @@ def write_result(root: Path) -> None:
 
 
 @pytest.mark.platform
+@pytest.mark.usefixtures("prefect_server")
 def test_a_flow_shows_its_stages_and_a_sync_after_it_finds_nothing_to_do(root: Path) -> None:
     choice = {"paper": "segment", "report": False, "rows": ["bandit"], "seeds": [0]}
     call = ("python", "-P", "-m", "flows", "paper", json.dumps(choice))
