@@ -18,11 +18,13 @@ BETA = 0.1
 
 
 def ours(folder: str) -> Work:
+    import torch
 
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.policy import Policy
+    from rlhf_core.policy_optimisation.objectives import preference_loss
     from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.objectives import dpo_loss, reference_logprobs, sequence_logprobs
+    from rlhf_core.supervised.objectives import reference_logprobs, sequence_logprobs
     from rlhf_core.supervised.training import train
 
     chosen, rejected = encoded_pairs(folder)
@@ -37,7 +39,8 @@ def ours(folder: str) -> Work:
             picked = list(indices)
             logprobs = sequence_logprobs(policy, [*(chosen[i] for i in picked), *(rejected[i] for i in picked)])
             n = len(picked)
-            losses, _ = dpo_loss(logprobs[:n], logprobs[n:], before[0][picked], before[1][picked], BETA)
+            ratios = logprobs[:n] - before[0][picked], logprobs[n:] - before[1][picked]
+            losses, _ = preference_loss(torch.stack(ratios, dim=1), BETA)
             return losses.sum(), float(n), {}
 
         batches = LengthBucketedBatches(lengths, seed=0, rows_per_batch=BATCH)

@@ -26,18 +26,41 @@ T = TypeVar("T")
 Stepper: TypeAlias = "PlainStepper | ZeroStepper"
 
 
+def _in_half(parameter: nn.Parameter) -> bool:
+    return parameter.dtype.itemsize < torch.float32.itemsize
+
+
+def _add_up(master: nn.Parameter, parameter: Tensor) -> None:
+    """Adds a gradient, as soon as it is whole, to its float32 sum."""
+    assert parameter.grad is not None
+    gradient, parameter.grad = parameter.grad.float(), None
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+
+
 class PlainStepper:
     """The whole model on every rank; gradients are summed over ranks before they are clipped.
 
+    Weights in bf16 have float32 copies: gradients are added up, clipped and applied in float32.
+
     Args:
         model: trained in place.
-        optimiser: of its trainable parameters.
+        make_optimiser: an optimiser of given parameters.
         max_grad_norm: of the summed gradient.
     """
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, max_grad_norm: float) -> None:
-        self.model, self.optimiser, self.max_grad_norm = model, optimiser, max_grad_norm
-        self.parameters = trainable_parameters(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        max_grad_norm: float,
+    ) -> None:
+        self.model, self.max_grad_norm = model, max_grad_norm
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.masters = {name: nn.Parameter(p.detach().float()) for name, p in own.items() if _in_half(p)}
+        self.copied = [(own[name], master) for name, master in self.masters.items()]
+        self.parameters = [self.masters.get(name, p) for name, p in own.items()]
+        self.optimiser = make_optimiser(self.parameters)
+        self.hooks = [p.register_post_accumulate_grad_hook(partial(_add_up, master)) for p, master in self.copied]
 
     def forward(self, compute: Callable[[], T]) -> T:
         """Returns the result of `compute`, which runs the model for a loss."""
@@ -61,7 +84,13 @@ class PlainStepper:
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
         check(norm)
         self.optimiser.step()
+        self._copy()
         return norm
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        for parameter, master in self.copied:
+            parameter.copy_(master)
 
     def gathered(self) -> AbstractContextManager[None]:
         """Returns a block in which every rank has the whole model: for generation, scoring and saving."""
@@ -69,6 +98,8 @@ class PlainStepper:
 
     def close(self) -> None:
         """Ends training: the model is whole on every rank from here on and takes no more steps."""
+        for hook in self.hooks:
+            hook.remove()
 
     def read(self, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Returns weights as `weights` reads them from the whole model; rank 0 saves them."""
@@ -79,65 +110,7 @@ class PlainStepper:
         load()
 
     def optimiser_state(self) -> dict[str, Any]:
-        """Returns the optimiser's moments, whole."""
-        return self.optimiser.state_dict()
-
-    def load_optimiser_state(self, state: Mapping[str, Any]) -> None:
-        self.optimiser.load_state_dict(dict(state))
-        for parameter, values in self.optimiser.state.items():
-            for name, value in values.items():
-                if value.ndim and value.shape != parameter.shape:
-                    raise ValueError(f"{name} is {list(value.shape)} for a parameter of {list(parameter.shape)}")
-
-
-def _in_half(parameter: nn.Parameter) -> bool:
-    return parameter.dtype.itemsize < torch.float32.itemsize
-
-
-def _add_up(master: nn.Parameter, parameter: Tensor) -> None:
-    """Adds a gradient, as soon as it is whole, to its float32 sum."""
-    assert parameter.grad is not None
-    gradient, parameter.grad = parameter.grad.float(), None
-    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-
-
-class MasterStepper(PlainStepper):
-    """A model in bf16 whose optimiser holds float32 copies: gradients are added up, clipped and applied in float32.
-
-    Args:
-        model: trained in place.
-        make_optimiser: an optimiser of given parameters.
-        max_grad_norm: of the summed gradient.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-        max_grad_norm: float,
-    ) -> None:
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.masters = {name: nn.Parameter(p.detach().float()) if _in_half(p) else p for name, p in own.items()}
-        self.copied = [(p, self.masters[name]) for name, p in own.items() if p is not self.masters[name]]
-        super().__init__(model, make_optimiser(list(self.masters.values())), max_grad_norm)
-        self.parameters = list(self.masters.values())
-        self.hooks = [p.register_post_accumulate_grad_hook(partial(_add_up, master)) for p, master in self.copied]
-
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-
-    def step(self, check: Callable[[float], None]) -> float:
-        norm = super().step(check)
-        self._copy()
-        return norm
-
-    @torch.no_grad()
-    def _copy(self) -> None:
-        for parameter, master in self.copied:
-            parameter.copy_(master)
-
-    def optimiser_state(self) -> dict[str, Any]:
+        """Returns the optimiser's moments, whole, and the float32 copies by name."""
         masters = {name: master.detach() for name, master in self.masters.items()}
         return {"optimiser": self.optimiser.state_dict(), "masters": masters}
 
@@ -147,6 +120,10 @@ class MasterStepper(PlainStepper):
         for name, master in self.masters.items():
             master.copy_(state["masters"][name])
         self._copy()
+        for parameter, values in self.optimiser.state.items():
+            for name, value in values.items():
+                if value.ndim and value.shape != parameter.shape:
+                    raise ValueError(f"{name} is {list(value.shape)} for a parameter of {list(parameter.shape)}")
 
 
 _OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -198,13 +175,10 @@ def stepper_of(
     def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return _OPTIMISERS[kind](parameters, lr=rate, betas=betas, fused=True, **options)  # type: ignore[call-arg]
 
-    trained = trainable_parameters(model)
-    in_half = any(map(_in_half, trained))
-    if _deepspeed is None and in_half:
-        return MasterStepper(model, optimiser, max_grad_norm)
     if _deepspeed is None:
-        return PlainStepper(model, optimiser(trained), max_grad_norm)
-    if in_half and not deepspeed_in_bf16():
+        return PlainStepper(model, optimiser, max_grad_norm)
+    trained = trainable_parameters(model)
+    if any(map(_in_half, trained)) and not deepspeed_in_bf16():
         raise RecipeError("the backbone's precision is bf16: enable bf16 in the DeepSpeed configuration, too")
     from rlhf_core.zero import ZeroStepper
 

@@ -28,6 +28,7 @@ from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import PHASES, EncodedPrompt, PhaseClock, score
+from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
@@ -38,7 +39,6 @@ from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import (
-    dpo_loss,
     reference_logprobs,
     sequence_logprobs,
     sequence_statistics,
@@ -102,7 +102,8 @@ def dpo(check: Check) -> Iterator[Row]:
         picked, device = list(indices), check.device.torch
         logprobs = sequence_logprobs(policy, [*(chosen[i] for i in picked), *(rejected[i] for i in picked)])
         anchors = [values[picked].to(device) for values in before]
-        losses, _ = dpo_loss(logprobs[: len(picked)], logprobs[len(picked) :], anchors[0], anchors[1], 0.1)
+        ratios = logprobs[: len(picked)] - anchors[0], logprobs[len(picked) :] - anchors[1]
+        losses, _ = preference_loss(torch.stack(ratios, dim=1), 0.1)
         return losses.sum(), float(len(picked)), {}
 
     seconds = step_seconds(check, policy.model, loss, lambda indices: float(len(indices)))

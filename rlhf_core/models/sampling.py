@@ -58,17 +58,12 @@ class Vllm(Loop):
     """vLLM, in a process and an environment of its own, with the policy's present weights."""
 
     rescored: ClassVar[bool] = True
+    check = staticmethod(check_vllm)
 
-    @staticmethod
-    def check(architecture: Mapping[str, Any]) -> None:
-        check_vllm(architecture)
-
-    def sample(
-        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
-    ) -> Generated:
+    def sample(self, *given: Any) -> Generated:
         from rlhf_core.models.vllm.engine import sample_by_vllm
 
-        return sample_by_vllm(policy, prompt_ids, prompt_mask, sampling, generator)
+        return sample_by_vllm(*given)
 
 
 ENGINES: Choices[type[Loop]] = Choices("engine", {"loop": Loop, "vllm": Vllm}, needs=("rescored", "check", "sample"))

@@ -1,4 +1,8 @@
-"""Advantage estimators over masked token rewards, float32, and whitening."""
+"""Advantage estimators over masked token rewards, and whitening.
+
+Tensors of tokens are [batch, response_len] float32, 0 on padding where they are returned; masks are bool, a prefix of
+every row. Scores are [batch] float32, one per response; groups [batch] int64, equal for responses to the same prompt.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,9 @@ if TYPE_CHECKING:
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
-    """Returns the generalised advantage estimates.
+    """Returns A_t = delta_t + gamma*lam*A_{t+1}, delta_t = r_t + gamma*V_{t+1} - V_t, with V = 0 after the last token.
 
-    A_t = delta_t + gamma*lam*A_{t+1}, delta_t = r_t + gamma*V_{t+1} - V_t, with V = 0 after the last real token.
-
-    Args:
-        rewards, values: [batch, response_len] float32, value of the state in which each token is chosen.
-        mask: [batch, response_len] bool, a prefix of every row.
-        gamma, lam: discount and trace decay.
-
-    Returns:
-        [batch, response_len] float32, 0 on padding. Source: Schulman et al. 2016, Eq. 16.
+    A value is that of the state in which a token is chosen. Source: Schulman et al. 2016, Eq. 16.
     """
     rewards, values = rewards.float() * mask, values.float() * mask
     advantages = torch.zeros_like(rewards)
@@ -39,7 +35,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: 
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
-    """Returns [batch, response_len] float32: discounted sum of rewards from each token on, 0 on padding."""
+    """Returns the discounted sum of rewards from each token on."""
     rewards = rewards.float() * mask
     returns = torch.zeros_like(rewards)
     running = torch.zeros(rewards.shape[0], device=rewards.device)
@@ -54,18 +50,11 @@ GROUP_STDS = ("population", "sample", "none")
 
 
 def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> Tensor:
-    """Returns (score - mean of its group) / standard deviation of its group.
+    """Returns [batch] float32: (score - mean of its group) / standard deviation of its group, one of `GROUP_STDS`.
 
-    Nothing is added to the standard deviation, so that an affine map of the scores (a > 0) changes nothing.
-
-    Args:
-        scores: [batch] float32, one per response.
-        groups: [batch] int64, equal for responses to the same prompt.
-        std: one of `GROUP_STDS`.
-
-    Returns:
-        [batch] float32; 0 where the scores of a group are equal (to a millionth of their size) and in a group of one.
-        Source: Shao et al. 2024, §4.1.2; PAR, appendix 11.2.
+    Nothing is added to the standard deviation, so that an affine map of the scores (a > 0) changes nothing; 0 where the
+    scores of a group are equal (to a millionth of their size) and in a group of one. Source: Shao et al. 2024, §4.1.2;
+    PAR, appendix 11.2.
     """
     counts, centred = _centred(scores, groups)
     if std == "none":
@@ -77,14 +66,9 @@ def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> T
 
 
 def leave_one_out(scores: Tensor, groups: Tensor) -> Tensor:
-    """Returns the score minus the mean of the other responses of its group.
+    """Returns [batch] float32: the score minus the mean of the other responses of its group, 0 in a group of one.
 
-    Args:
-        scores: [batch] float32.
-        groups: [batch] int64.
-
-    Returns:
-        [batch] float32; 0 in a group of one, which has no other. Source: Ahmadian et al. 2024, Eq. 9 (RLOO).
+    Source: Ahmadian et al. 2024, Eq. 9 (RLOO).
     """
     counts, centred = _centred(scores, groups)
     return torch.where(counts > 1, centred * counts / (counts - 1).clamp(min=1), 0.0).float()
@@ -103,7 +87,7 @@ def _centred(scores: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def on_tokens(scores: Tensor, mask: Tensor) -> Tensor:
-    """Returns [batch, response_len] float32: each response's number on all its real tokens."""
+    """Returns each response's number on all its real tokens."""
     return torch.where(mask, scores.float()[:, None], 0.0)
 
 
@@ -128,13 +112,7 @@ def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
 
 @dataclass(frozen=True)
 class Rewarded:
-    """Inputs of an advantage estimator for a rollout batch.
-
-    Attributes:
-        rewards, values: [batch, response_len] float32, token rewards and the critic's values (zeros without one).
-        mask: [batch, response_len] bool.
-        groups: [batch] int64, equal for responses to the same prompt.
-    """
+    """Inputs of an advantage estimator for a rollout batch; values are the critic's, zeros without one."""
 
     rewards: Tensor
     values: Tensor
@@ -143,7 +121,7 @@ class Rewarded:
 
     @property
     def scores(self) -> Tensor:
-        """Returns [batch] float32, each response's total."""
+        """Returns each response's total."""
         return (self.rewards * self.mask).sum(dim=1)
 
 
@@ -156,7 +134,7 @@ class AdvantageEstimator:
     """An estimator as a setting names it.
 
     Args:
-        estimate: (rewards, settings) -> [batch, response_len] float32, before whitening.
+        estimate: (rewards, settings) -> advantages before whitening.
         needs_critic: whether it reads a critic's values.
         compares: whether it compares responses to one prompt, so that a group needs at least 2.
         reads: settings that only some estimators read.
@@ -206,7 +184,7 @@ VALUE_TARGETS = ("advantage_plus_value", "monte_carlo")
 
 
 def value_targets(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
-    """Returns [batch, response_len] float32: advantages before whitening plus values, or discounted later rewards."""
+    """Returns the critic's targets: advantages before whitening plus values, or discounted later rewards."""
     if config.value_target == "monte_carlo":
         return rewards_to_go(given.rewards, given.mask, config.gamma)
     return (advantages + given.values) * given.mask

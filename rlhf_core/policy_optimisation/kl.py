@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KLEstimator:
-    """An estimator of KL from one sampled token.
+    """An estimator of KL from d = log pi - log pi_ref of one sampled token.
 
     Args:
-        of: [batch, response_len] float32 estimate from d = log pi - log pi_ref.
+        of: d -> estimate, elementwise.
         has_gradient: whether its expected gradient is the divergence's; a penalty in the loss needs that.
     """
 
@@ -50,13 +50,7 @@ KL_ESTIMATORS = Choices(
 
 
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:
-    """Returns [batch, response_len] float32 per-token estimate, 0 on padding.
-
-    Args:
-        logprobs, reference_logprobs: [batch, response_len] float32, log pi and log pi_ref of the sampled tokens.
-        mask: [batch, response_len] bool.
-        estimator: a name in `KL_ESTIMATORS`.
-    """
+    """Returns [batch, response_len] float32: the estimate of each token, 0 on padding, by a name in `KL_ESTIMATORS`."""
     d = torch.where(mask, logprobs.float() - reference_logprobs.float(), 0.0)
     return torch.where(mask, KL_ESTIMATORS[estimator].of(d), 0.0)
 

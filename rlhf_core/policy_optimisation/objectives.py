@@ -1,4 +1,8 @@
-"""Policy and value losses, one number per token (or pair) and 0 on padding; the caller sums and divides."""
+"""Policy and value losses, one number per token (or pair) and 0 on padding; the caller sums and divides.
+
+Tensors are [batch, response_len] float32, masks bool, unless it says otherwise. `clip` is the epsilon of the interval
+[1 - eps, 1 + eps] of a ratio of probabilities.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +28,22 @@ UNWEIGHTED = (
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """A loss before it is averaged.
-
-    Attributes:
-        losses: [batch, response_len] float32, 0 on padding.
-        clipped: [batch, response_len] bool, where a clip binds.
-    """
+    """A loss before it is averaged, and a mask of where a clip binds."""
 
     losses: Tensor
     clipped: Tensor
 
 
 def importance_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """Returns [batch, response_len] float32: pi / pi_old, 1 on padding."""
+    """Returns pi / pi_old, 1 on padding."""
     return torch.where(mask, logprobs - old_logprobs, 0.0).exp()
 
 
 def truncated_importance(logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """Returns [batch, response_len] float32: min(pi / mu, cap) of each token, detached, 1 on padding.
+    """Returns min(pi / mu, cap) of each token, detached, 1 on padding.
 
     Tokens are drawn from mu, the policy as an engine's kernels compute it, and learned from as if drawn from pi, the
     policy as the trainer computes it at the same weights. The weight corrects the expected gradient up to the cap.
-
-    Args:
-        logprobs, engine_logprobs: [batch, response_len] float32, log pi and log mu.
-        mask: [batch, response_len] bool.
-        cap: largest weight.
-
     Source: Ionides 2008 (truncated importance sampling); Yao et al. 2025, "Your Efficient RL Framework Secretly
     Brings You Off-Policy RL Training", for the mismatch of engine and trainer.
     """
@@ -61,15 +54,7 @@ def truncated_importance(logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor
 def clipped_surrogate(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip: float
 ) -> TokenLoss:
-    """Returns PPO's clipped objective, -min(ratio*A, clip(ratio)*A).
-
-    Args:
-        logprobs, old_logprobs, advantages: [batch, response_len] float32.
-        mask: [batch, response_len] bool.
-        clip: epsilon of the ratio's interval [1-eps, 1+eps].
-
-    Source: Schulman et al. 2017, Eq. 7.
-    """
+    """Returns PPO's clipped objective, -min(ratio*A, clip(ratio)*A). Source: Schulman et al. 2017, Eq. 7."""
     # a ratio beyond float32 is infinite, which an advantage of 0 would make NaN
     ratio = importance_ratio(logprobs, old_logprobs, mask & (advantages != 0))
     plain, clipped = -ratio * advantages, -ratio.clamp(1 - clip, 1 + clip) * advantages
@@ -78,10 +63,6 @@ def clipped_surrogate(
 
 def policy_gradient(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> TokenLoss:
     """Returns -A * log pi: REINFORCE, and A2C where the advantages are a critic's.
-
-    Args:
-        logprobs, advantages: [batch, response_len] float32.
-        mask: [batch, response_len] bool.
 
     Source: Williams 1992; Mnih et al. 2016.
     """
@@ -92,11 +73,6 @@ def rlmec_objective(
     logprobs: Tensor, reference_logprobs: Tensor, rewards: Tensor, mask: Tensor, clip: float
 ) -> TokenLoss:
     """Returns -c * log pi with the detached coefficient c = min(r*R, clip(r)*R), r = pi / pi_ref.
-
-    Args:
-        logprobs, reference_logprobs, rewards: [batch, response_len] float32.
-        mask: [batch, response_len] bool.
-        clip: epsilon of the ratio's interval [1-eps, 1+eps].
 
     Source: RLMEC, Eq. 5 to 7; the caller divides by `nonzero_rewards`.
     """
@@ -113,15 +89,15 @@ def nonzero_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 
 
 def preference_loss(logratios: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Returns DPO's loss of pairs that the policy itself has sampled, the better one first.
+    """Returns DPO's loss of pairs of responses, the better one first.
 
     Args:
-        logratios: [pairs, 2] float32, log pi - log pi_ref summed over each response.
+        logratios: [pairs, 2], log pi - log pi_ref summed over each response.
         beta: temperature.
 
     Returns:
         (-log sigmoid(beta * difference) [pairs], implicit reward margin [pairs], detached).
-        Source: PAR, Algorithm 6; Rafailov et al. 2023, Eq. 7.
+        Source: Rafailov et al. 2023, Eq. 7; PAR, Algorithm 6; the comparison of Segment, Table 3.
     """
     margin = beta * (logratios[:, 0] - logratios[:, 1])
     return -torch.nn.functional.logsigmoid(margin), margin.detach()
@@ -144,13 +120,9 @@ def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Te
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None, coefficient: float = 0.5
 ) -> TokenLoss:
-    """Returns coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2).
+    """Returns coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2); a clip of None leaves values unclipped.
 
-    Args:
-        values, old_values, returns: [batch, response_len] float32.
-        mask: [batch, response_len] bool.
-        clip: largest change of a value that is credited; None leaves values unclipped.
-        coefficient: 1/2 in Segment (appendix D), 1 in PAR (Algorithm 5).
+    The coefficient is 1/2 in Segment (appendix D), 1 in PAR (Algorithm 5).
     """
     plain = (values - returns) ** 2
     if clip is None:
@@ -165,26 +137,18 @@ LOSS_AVERAGES = ("tokens", "responses")
 
 
 def summed_losses(losses: Tensor, mask: Tensor, average: str) -> Tensor:
-    """Returns the sum over tokens, or over responses of the mean over each one's tokens (0 for an empty one).
-
-    Args:
-        losses: [batch, response_len] float32, 0 on padding.
-        mask: [batch, response_len] bool.
-        average: one of `LOSS_AVERAGES`.
-    """
+    """Returns the sum over tokens, or over responses of the mean over each one's tokens (0 for an empty one)."""
     return (losses / mask.sum(dim=1, keepdim=True).clamp(min=1)).sum() if average == "responses" else losses.sum()
 
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """Inputs of an objective for some responses, [batch, response_len].
+    """Inputs of an objective for some responses.
 
     Attributes:
-        logprobs: float32 under the policy as it is, with a gradient.
-        old, reference: float32 under the sampling policy and under the reference.
-        advantages: float32.
-        mask: bool.
-        importance: float32 weights of the tokens' losses, None for 1.
+        logprobs, old, reference: under the policy as it is, with a gradient; the sampling policy; and the reference.
+        advantages, mask: of the tokens.
+        importance: weights of the tokens' losses, None for 1.
     """
 
     logprobs: Tensor
@@ -201,7 +165,7 @@ class Loss:
 
     Attributes:
         total: scalar, before it is divided.
-        clipped: [batch, response_len] bool, where a clip binds.
+        clipped: mask of where a clip binds.
         measures: further sums, divided as the loss is.
     """
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core import distributed
@@ -14,6 +13,7 @@ from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy, TokenStatistics, pad_sequences
+from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.supervised.recipes import Preferences, Weighted
 
 
@@ -49,24 +49,6 @@ def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 
         total, tokens = total + float(loss), tokens + count
     sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
     return sums["loss"] / max(sums["tokens"], 1.0)
-
-
-def dpo_loss(
-    chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, beta: float
-) -> tuple[Tensor, Tensor]:
-    """Returns -log sigmoid(beta * ((c - c_ref) - (r - r_ref))) per pair.
-
-    Source: Rafailov et al. 2023, Eq. 7; the comparison of Segment, Table 3.
-
-    Args:
-        chosen, rejected, reference_chosen, reference_rejected: [pairs] summed response log-probabilities.
-        beta: temperature.
-
-    Returns:
-        (loss [pairs], implicit reward margin [pairs]).
-    """
-    margin = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
-    return -F.logsigmoid(margin), margin.detach()
 
 
 def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> Tensor:
@@ -156,8 +138,8 @@ class PreferenceLikelihood:
         first, second = ([side[i] for i in rows] for side in (self.pairs.chosen, self.pairs.rejected))
         logprobs = sequence_logprobs(self.policy, [*first, *second])
         chosen, rejected = logprobs[: len(rows)], logprobs[len(rows) :]
-        before = self.before["chosen"][list(rows)], self.before["rejected"][list(rows)]
-        losses, margins = dpo_loss(chosen, rejected, *before, self.pairs.beta)
+        ratios = chosen - self.before["chosen"][list(rows)], rejected - self.before["rejected"][list(rows)]
+        losses, margins = preference_loss(torch.stack(ratios, dim=1), self.pairs.beta)
         right = float((margins > 0).sum())
         return losses.sum(), float(len(rows)), {"accuracy": right, "margin": float(margins.sum())}
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.architecture import POSITIONS, field
-from rlhf_core.models.generation import Generated, sample_by_request
-from rlhf_core.models.policy import Policy
+from rlhf_core.models.generation import Generated, sample_by
+from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.models.vllm.environment import Installed, check_vllm, deaths, installed
 from rlhf_core.models.vllm.messages import Ended, receive, send
@@ -173,7 +173,7 @@ class Process:
     def sample(
         self, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling, eos_id: int
     ) -> tuple[list[list[int]], Tensor, Tensor]:
-        """Returns responses, log-probabilities and entropies; see `ByRequest`."""
+        """Returns responses with their EOS, and log-probabilities and entropies [rows, max_new_tokens]."""
         chosen = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
         fields = {"prompts": prompts, "sampling": chosen, "eos_id": eos_id}
         # a batch takes as long as it takes; a process that dies is noticed
@@ -344,7 +344,6 @@ def _answer(
     raise RewardsmithError(f"{words}\n{ATTEMPTS} processes in a row died at the same batch; use engine: loop")
 
 
-@torch.no_grad()
 def sample_by_vllm(
     policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Generated:
@@ -359,7 +358,12 @@ def sample_by_vllm(
     except RecipeError as error:
         raise RecipeError(f"engine is 'vllm', but {error}; or use engine: loop") from None
 
-    def answer(prompts: list[list[int]], uniforms: Tensor) -> tuple[list[list[int]], Tensor, Tensor]:
-        return _answer(policy, prompts, uniforms, sampling)
+    def sampler(ids: Tensor, mask: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+        responses, logprobs, entropies = _answer(policy, prompts, uniforms, sampling)
+        padded, real = pad_rows([*responses, [0] * uniforms.shape[1]], policy.pad_id, "right")
+        padded, real = padded[:-1].to(ids.device), real[:-1].to(ids.device)
+        logprobs, entropies = (values.to(ids.device).masked_fill(~real, 0.0) for values in (logprobs, entropies))
+        return padded, real, logprobs, entropies
 
-    return sample_by_request(policy, prompt_ids, prompt_mask, sampling, generator, answer)
+    return sample_by(sampler, policy, prompt_ids, prompt_mask, sampling, generator)

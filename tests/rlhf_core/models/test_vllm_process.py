@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_engines import policy_of, sample
+from test_engines import PROMPTS, assert_near, policy_of, sample
 from tiny_models import tiny_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -141,6 +141,28 @@ def test_the_process_sees_its_threads_and_neither_secrets_nor_the_stage_s_python
     assert found["PYTHONPATH"] == "/code"
     assert "x" not in found.values()
     assert found["PATH"]
+
+
+def test_answers_of_the_process_are_put_together_as_the_loop_s_and_leave_its_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = policy_of(seed=1)
+    expected, after_loop = sample(policy, "loop")
+    lengths = expected.mask.sum(dim=1).tolist()
+    assert len({*lengths}) > 1
+
+    def answer(policy: Any, prompts: list[list[int]], uniforms: torch.Tensor, sampling: Any) -> Any:
+        assert prompts == PROMPTS
+        widened = [torch.nn.functional.pad(part, (0, uniforms.shape[1] - part.shape[1])) for part in numbers]
+        junk = [torch.where(widened[0] == 0, torch.nan, part) for part in widened]
+        return [row[:n].tolist() for row, n in zip(expected.ids, lengths, strict=True)], *junk
+
+    numbers = expected.logprobs, expected.entropies
+    monkeypatch.setattr(engine, "check_vllm", lambda architecture: None)
+    monkeypatch.setattr(engine, "_answer", answer)
+    found, after = sample(policy, "vllm")
+    assert_near(found, expected)
+    assert torch.equal(after, after_loop)
 
 
 # --- processes that die ----------------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from rlhf_core.policy_optimisation.advantages import group_relative, leave_one_o
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.preference_training import head_evaluations
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation.segments import SegmentedSequence
-from rlhf_core.supervised.objectives import dpo_loss, sequence_logprobs
+from rlhf_core.supervised.objectives import sequence_logprobs
 
 trl = pytest.importorskip("trl")
 SIZES: dict[str, Any] = {
@@ -162,8 +163,8 @@ def test_dpos_loss_is_trls(tmp_path: Path) -> None:
     policy, reference = tiny_policy(1), tiny_policy(2)
     chosen, rejected = sequences_of(CHOSEN), sequences_of(REJECTED)
     with torch.no_grad():
-        of = [sequence_logprobs(model, rows) for model in (policy, reference) for rows in (chosen, rejected)]
-    losses, margins = dpo_loss(*of, beta=0.3)
+        ours, theirs = (sequence_logprobs(model, [*chosen, *rejected]).view(2, -1).T for model in (policy, reference))
+    losses, margins = preference_loss(ours - theirs, 0.3)
     peer = preference_trainer("DPO", policy, tmp_path, beta=0.3)
     peer.ref_model.load_state_dict(reference.model.state_dict())
     batch = pairs_of(chosen, rejected, "right")

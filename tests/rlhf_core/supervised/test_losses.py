@@ -10,7 +10,6 @@ from tiny_models import random_rows, tiny_policy
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.supervised.objectives import (
-    dpo_loss,
     reference_logprobs,
     sequence_logprobs,
     sequence_statistics,
@@ -44,18 +43,6 @@ def test_entropies_come_on_request() -> None:
     assert plain.entropies.abs().sum() == 0
     assert bool((full.entropies[mask] > 0).all())
     assert float(full.entropies.max()) <= math.log(50) + 1e-5
-
-
-def test_dpo_by_hand() -> None:
-    loss, margin = dpo_loss(
-        torch.tensor([-4.0, -4.0]), torch.tensor([-6.0, -2.0]), torch.tensor([-5.0, -3.0]), torch.tensor([-5.0, -3.0]),
-        0.5,
-    )  # fmt: skip
-    assert margin.tolist() == pytest.approx([1.0, -1.0])
-    assert loss.tolist() == pytest.approx([math.log(1 + math.exp(-1.0)), math.log(1 + math.exp(1.0))])
-    at_start, none = dpo_loss(*(torch.tensor([-3.0]) for _ in range(4)), 0.1)
-    assert float(at_start) == pytest.approx(math.log(2))
-    assert float(none) == 0.0
 
 
 def test_sequence_logprobs_are_sums_and_keep_their_order_in_batches() -> None:
