@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import queue
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
 from flows.live_tracker import LiveTracker
-from flows.slots import POLL_SECONDS, Grant, machine_slots, shared
+from flows.slots import POLL_SECONDS, Grant, Slots, shared
 from flows.stage_run import (
     Command,
     RunningStages,
@@ -72,16 +72,15 @@ class RunFailed(RewardsmithError):
 
 @dataclass
 class RunSummary:
-    """Outcomes of the requested stages.
+    """Outcomes of the requested stages, by address.
 
     Attributes:
-        current: the stages whose results were up to date before the run.
-        done: the end of each stage that got its result in the run.
-        failed: the error of each stage that failed.
-        skipped: for each stage that was skipped, the failed stage that it reads from.
-        stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
-            nothing can follow from it.
-        alarms: the signs of reward hacking of each current or done stage that has any.
+        current: stages whose results were up to date before the run.
+        done: ends of stages that got their result in the run.
+        failed: errors.
+        skipped: the failed stage that each one reads from.
+        stopped: reasons of the results that are stops, of current and done stages.
+        alarms: signs of reward hacking of current and done stages that have any.
         failed_seconds: the seconds that each failed stage took, and its cores.
     """
 
@@ -95,19 +94,15 @@ class RunSummary:
 
     def line(self) -> str:
         """Returns one line: the number of stages by outcome, then how many of the results are stops or have alarms."""
-        counts: dict[str, int] = {"current": len(self.current)}
-        for done in self.done.values():
-            counts[done.outcome] = counts.get(done.outcome, 0) + 1
+        counts = {"current": len(self.current)} | Counter(done.outcome for done in self.done.values())
         counts |= {"failed": len(self.failed), "skipped": len(self.skipped), "of them stopped": len(self.stopped)}
         counts["with an alarm"] = len(self.alarms)
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
 
 def ring(root: Path, stage: Stage) -> list[Alarm]:
-    """Returns the signs of reward hacking of a finished stage; logs them, and emits each as a Prefect event.
-
-    An automation can wait for the event `rewardsmith.alarm`; its resource is the stage, its payload the alarm.
-    """
+    """Returns the signs of reward hacking of a finished stage; logs them, and emits each as a Prefect event, whose
+    resource is the stage and whose payload the alarm."""
     alarms = alarms_of(root / stage.out / "result")
     for alarm in alarms:
         get_run_logger().warning("alarm: %s: step %d: %s", stage.address, alarm.step, alarm.message)
@@ -163,8 +158,7 @@ class ThisMachine:
     """
 
     def __init__(self, root: Path, stale: Mapping[str, Stage], server: ForkServer) -> None:
-        self.root, self.server = root, server
-        self.slots = machine_slots()
+        self.root, self.server, self.slots = root, server, Slots.of_machine()
         for address, stage in stale.items():
             self.slots.refuse_impossible(address, stage.needs)
         server.begin([stage.kind for stage in stale.values()])
@@ -174,8 +168,8 @@ class ThisMachine:
         return f"{self.slots.cores} core(s), {len(self.slots.gpus)} GPU(s)"
 
     def run(self, stage: Stage, grant: Grant, running: RunningStages, log: Any) -> StageDone:
-        """Brings one stage up to date; on a platform other runs of the machine respect its slots."""
-        with shared(grant, lambda: running.cancelled) as own:
+        """Runs one stage within this machine's slots."""
+        with shared(grant, cancelled=lambda: running.cancelled) as own:
             command = Command(stage.command, stage.address, stage.file_name, own.environment())
             return run_stage(self.root, command, self.results, running=running, log=log.info, server=self.server)
 
@@ -196,65 +190,57 @@ class _Run:
         stale: Mapping[str, Stage],
         expected: Mapping[str, float | None],
         summary: RunSummary,
-        live: LiveTracker | None = None,
+        live: LiveTracker | None,
     ) -> None:
         self.place, self.stale, self.summary, self.live = place, stale, summary, live
         # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.priority = seconds_to_end(stale, expected)
-        self.futures: dict[str, PrefectFuture[StageDone]] = {}
-        self.grants: dict[str, Grant] = {}
-        self.began: dict[str, float] = {}
+        #: Of each stage that runs: its task, its slots and when it began.
+        self.at_work: dict[str, tuple[PrefectFuture[StageDone], Grant, float]] = {}
         self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
 
+    def run(self, log: Any) -> None:
+        """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
+        try:
+            while self.waiting or self.at_work:
+                self.start_ready()
+                with suppress(queue.Empty):  # looks again after a moment, since other runs may free slots
+                    self.end(self.ended.get(timeout=POLL_SECONDS), log)
+        finally:
+            self.running.end_all()
+            for future, *_ in self.at_work.values():
+                with suppress(TimeoutError):
+                    future.wait(timeout=30)
+
     def start_ready(self) -> None:
-        """Starts the stages that can start."""
-        ready = [a for a, left in self.waiting.items() if not left]
-        for address in sorted(ready, key=lambda a: -self.priority[a]):
+        """Starts the stages that can start, the one with the longest chain of work behind it first."""
+        for address in sorted((a for a, left in self.waiting.items() if not left), key=lambda a: -self.priority[a]):
             stage = self.stale[address]
-            grant = self.place.slots.take(stage.needs)
-            if grant is None:
+            if (grant := self.place.slots.take(stage.needs)) is None:
                 continue
             del self.waiting[address]
-            self.grants[address], self.began[address] = grant, time.monotonic()
             future = stage_task.submit(self.place, stage, grant, self.running)
-            self.futures[address] = future
+            self.at_work[address] = future, grant, time.monotonic()
             if self.live is not None:
                 self.live.write("start", stage)
-            future.add_done_callback(partial(self.on_future_done, address))
+            future.add_done_callback(lambda _, address=address: self.ended.put(address))  # maybe in another thread
 
-    def on_future_done(self, address: str, _future: Any) -> None:
-        """Queues the end of a stage for `handle_one_end`; Prefect may call it in another thread."""
-        self.ended.put(address)
-
-    def handle_one_end(self, log: Any) -> None:
-        """Waits for at most POLL_SECONDS until a stage ends, and notes its result or failure.
-
-        The wait is short, since other runs may meanwhile free slots.
-        """
-        try:
-            address = self.ended.get(timeout=POLL_SECONDS)
-        except queue.Empty:
-            return
-        stage, grant = self.stale[address], self.grants.pop(address)
+    def end(self, address: str, log: Any) -> None:
+        """Notes the result or failure of a stage that ended."""
+        (future, grant, began), stage = self.at_work.pop(address), self.stale[address]
         self.place.slots.give_back(grant)
-        self.futures[address].wait()
-        state = self.futures[address].state
-        result = state.result(raise_on_failure=False) if state.is_final() else None
-        done = result if state.is_completed() and isinstance(result, StageDone) else None
+        future.wait()
+        result = future.state.result(raise_on_failure=False) if future.state.is_final() else None
+        done = result if future.state.is_completed() and isinstance(result, StageDone) else None
         if self.live is not None:
             self.live.write("end", stage)
         if done is None:
-            self.summary.failed[address] = str(result or state.message)
-            self.summary.failed_seconds[address] = (round(time.monotonic() - self.began[address], 2), grant.cores)
+            self.summary.failed[address] = str(result or future.state.message)
+            self.summary.failed_seconds[address] = (round(time.monotonic() - began, 2), grant.cores)
             log.error("%s", self.summary.failed[address])
-            reached = {address}
-            for reader, one in self.stale.items():  # in an order that runs
-                if reached & {*one.upstream}:
-                    reached.add(reader)
-                    if self.waiting.pop(reader, None) is not None:
-                        self.summary.skipped[reader] = f"reads from {address}, which failed"
+            self.skip_readers(address)
             self.show(address, f"FAILED, log: {self.place.log_of(stage)}")
             return
         self.summary.done[address] = done
@@ -267,23 +253,20 @@ class _Run:
         rang = f", ALARM: {alarm_text(alarms)}" if alarms else ""
         self.show(address, f"{text}{f': {words}' if words else ''}{rang}")
 
+    def skip_readers(self, address: str) -> None:
+        """Skips what reads from a failed stage, or from what reads from it."""
+        reached = {address}
+        for reader, one in self.stale.items():  # in an order that runs
+            if reached & {*one.upstream}:
+                reached.add(reader)
+                if self.waiting.pop(reader, None) is not None:
+                    self.summary.skipped[reader] = f"reads from {address}, which failed"
+
     def show(self, address: str, text: str) -> None:
         """Prints a line on a stage that ended, for `rewardsmith run`, in place of Prefect's log."""
         if os.environ.get(SWITCH) == "true":
             count = len(self.summary.done) + len(self.summary.failed)
             print(f"[{count:>3}/{len(self.stale)}] {address} {text}", flush=True)
-
-    def run(self, log: Any) -> None:
-        """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
-        try:
-            while self.waiting or self.grants:
-                self.start_ready()
-                self.handle_one_end(log)
-        finally:
-            self.running.end_all()
-            for future in self.futures.values():
-                with suppress(TimeoutError):
-                    future.wait(timeout=30)
 
 
 def run_stale(

@@ -49,6 +49,11 @@ class Slots:
         self.cores, self.gpus, self.memory_gb = cores, list(gpus), memory_gb
         self._free_cores, self._free_gpus, self._free_memory = cores, list(gpus), memory_gb
 
+    @classmethod
+    def of_machine(cls) -> Slots:
+        """Returns the slots of this machine, all free."""
+        return cls(machine.cores(), machine.gpus(), machine.memory_gb())
+
     def refuse_impossible(self, stage: str, needs: Mapping[str, float]) -> None:
         """Refuses a stage that this machine can never run.
 
@@ -110,11 +115,6 @@ def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Itera
     raise RewardsmithError("it waited for slots of this machine and was ended with its run")
 
 
-def machine_slots() -> Slots:
-    """Returns the slots of this machine, all free."""
-    return Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-
-
 @contextmanager
 def granted(name: str, needs: Mapping[str, float]) -> Iterator[Grant]:
     """Holds the cores, GPUs and memory of this machine that a stage needs, which it waits for.
@@ -122,7 +122,7 @@ def granted(name: str, needs: Mapping[str, float]) -> Iterator[Grant]:
     Raises:
         RewardsmithError: the machine never has them.
     """
-    slots = machine_slots()
+    slots = Slots.of_machine()
     slots.refuse_impossible(name, needs)
     grant = slots.take(needs)
     assert grant is not None, "nothing else has taken from it"
@@ -153,11 +153,9 @@ def _take(limit: str, count: int, held: ExitStack) -> bool:
     from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
     from prefect.concurrency.sync import concurrency
 
-    slots = concurrency(
-        limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
-    )
+    waiting = {"max_retries": 0, "lease_duration": LEASE_SECONDS, "strict": True}
     try:
-        held.enter_context(slots)
+        held.enter_context(concurrency(limit, count, raise_on_lease_renewal_failure=False, **waiting))
     except ConcurrencySlotAcquisitionError as error:
         answer = getattr(error.__cause__, "response", None)
         if answer is not None and answer.status_code == httpx.codes.LOCKED:

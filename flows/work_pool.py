@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,20 +104,14 @@ class WorkPool:
         self.kind, places = self._find()
         self.slots = PoolSlots(places)
         self._check_workers([s for s in stages.values() if s.state == "run"])
-        self.results = StageResults(root, stages, remote)
-        try:
+        with ExitStack() as held:
+            self.results = held.enter_context(closing(StageResults(root, stages, remote)))
             assert self.results.remote is not None
             self.remote = self.results.remote.name
             self.results.remote.check()
             self.results.push([a for a, s in stages.items() if s.state == "current"])
             self.deployment = self._deploy()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Ends the use of the remote."""
-        self.results.close()
+            self.close = held.pop_all().close
 
     def __str__(self) -> str:
         return f"pool '{self.name}'"
