@@ -35,10 +35,8 @@ class LiveTracker:
         """Says that a stage starts (`start`) or ended (`end`)."""
         if stage.kind in TRACKED:
             self.process = self.process or self._begin()
-            assert self.process.stdin is not None
             with suppress(BrokenPipeError):  # `close` says why it ended
-                self.process.stdin.write(f"{word} {stage.address}\n")
-                self.process.stdin.flush()
+                print(word, stage.address, file=self.process.stdin, flush=True)
 
     def _begin(self) -> subprocess.Popen[str]:
         self.output.parent.mkdir(parents=True, exist_ok=True)
@@ -58,14 +56,9 @@ class LiveTracker:
         """Ends the process after all that it was told."""
         if self.process is None:
             return
-        assert self.process.stdin is not None
-        try:
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
-            status = self.process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        if status:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.communicate(timeout=SECONDS)
+        self.process.kill()
+        if self.process.wait():
             last = (self.output.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
             self.log.warning("MLflow did not show all of this run while it ran: %s", last.removeprefix("error: "))

@@ -35,10 +35,9 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.checkpoints import RunCheckpoints, reuse_training
 from tasks.running.loading import encode, load_encoder
 from tasks.running.machine import device
-from tasks.running.reused_training import reuse_training
 from tasks.running.stage import read_spec, stage
 from tasks.running.supervised import PairComparison, fit, write_model
 

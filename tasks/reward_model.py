@@ -39,10 +39,9 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.checkpoints import RunCheckpoints, reuse_training
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.machine import device
-from tasks.running.reused_training import reuse_training
 from tasks.running.stage import stage
 from tasks.running.supervised import PairComparison, fit, write_model
 from tasks.scoring.classifiers import ZeroShotModel, write_zero_shot_settings

@@ -33,10 +33,9 @@ from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address
 from tasks.running.artifacts import read_jsonl, warn_too_few_rows, write_json, write_jsonl
-from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.checkpoints import RunCheckpoints, reuse_training
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.machine import device
-from tasks.running.reused_training import reuse_training
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit, write_model
 

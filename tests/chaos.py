@@ -3,7 +3,7 @@
     python -m tests.chaos --kills 50 --seed 0
 
 A small repository with stand-in stages runs on a real platform. Flow, worker, stage, Prefect server (with it its
-database, SQLite), MLflow server, page or all of them are killed (SIGKILL) at random moments; after each kill come
+database, SQLite), MLflow server or all of them are killed (SIGKILL) at random moments; after each kill come
 `rewardsmith up` and the same run. When the run has come to its end, every file of its results is compared with those
 of an uninterrupted `dvc repro`, and counted: processes without a parent, runs that look alive, slots still held, parts
 of outputs, duplicates and open runs in MLflow.
@@ -36,7 +36,7 @@ from tasks.running.platform_state import FOLDER, STATE, client_environment, read
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
-TARGETS = ("flow", "worker", "stage", "prefect", "mlflow", "page", "all")
+TARGETS = ("flow", "worker", "stage", "prefect", "mlflow", "all")
 ROUND_KILLS = 3
 WAIT_SECONDS = 900
 

@@ -83,8 +83,8 @@ def up(root: Path, asked: Mapping[str, int | None]) -> None:
         start = datetime.now(UTC)
         processes.start(settings, "worker")
         _wait_for_worker(settings, start)
-    print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
     print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
+    print(f"User and password are in {folder / 'credentials.json'}")
     print(f"up in {time.monotonic() - began:.1f} s")
 
 
@@ -126,7 +126,7 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
 
 
 def down(root: Path) -> None:
-    """Stops worker, runs with their stages, page and servers, in this order, whichever of them still live."""
+    """Stops worker, runs with their stages and servers, in this order, whichever of them still live."""
     from flows.flow_runs import end_runs
 
     folder = root / FOLDER

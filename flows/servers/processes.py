@@ -24,7 +24,7 @@ from tasks.running.platform_state import PLATFORM, SERVER, STATE, is_up, lives, 
 from tasks.tracking.databases import mark_of, upgrade
 
 #: Path that answers once a server is ready.
-HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
+HEALTH = {"prefect": "/api/health", "mlflow": "/health"}
 START_SECONDS = 300.0
 #: The versions that MLflow's databases were prepared for.
 PREPARED = "databases.json"

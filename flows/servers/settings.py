@@ -21,10 +21,10 @@ USER = "rewardsmith"
 POOL = "rewardsmith"
 HOST = "REWARDSMITH_HOST"
 #: Asked for first; when one is taken, a free one is used.
-PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+PORTS = {"prefect": 4200, "mlflow": 5000}
 #: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
-NEEDED = {"prefect": re.compile("PREFECT_.*"), "mlflow": re.compile("MLFLOW_.*")}
+NEEDED = {"prefect": re.compile("PREFECT_.*"), "mlflow": re.compile("MLFLOW_.*"), "worker": re.compile(".*")}
 #: Variables of stores that only servers of one's own have.
 STORES = ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS")
 LOOPBACK = "127.0.0.1"
@@ -119,7 +119,6 @@ class Settings:
         return {
             "prefect": [*module, "prefect", "server", "start", *where, str(self.ports["prefect"])],
             "mlflow": [*module, "mlflow", "server", *where, str(self.ports["mlflow"]), *mlflow],
-            "page": [sys.executable, "-P", "-m", "flows.servers.page", str(self.root)],
             "worker": [
                 *module,
                 "prefect",
@@ -137,14 +136,8 @@ class Settings:
 
 def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the caller's environment for a process of the platform, with only the secrets that it needs."""
-    if name == "worker":
-        return dict(environment)
-    needed = NEEDED.get(name)
-    return {
-        key: value
-        for key, value in environment.items()
-        if not SECRETS.fullmatch(key) or (needed is not None and needed.fullmatch(key))
-    }
+    needed = NEEDED[name]
+    return {key: value for key, value in environment.items() if needed.fullmatch(key) or not SECRETS.fullmatch(key)}
 
 
 def load(root: Path, ports: Mapping[str, int]) -> Settings:

@@ -17,15 +17,14 @@ from tasks.running.platform_state import join_platform
 def up(
     prefect_port: Annotated[int | None, typer.Option(help="Port of Prefect; else 4200 or a free one.")] = None,
     mlflow_port: Annotated[int | None, typer.Option(help="Port of MLflow; else 5000 or a free one.")] = None,
-    page_port: Annotated[int | None, typer.Option(help="Port of the page; else 4300 or a free one.")] = None,
 ) -> None:
-    """Start the platform on this machine: Prefect with a worker, MLflow, and a page that links them and the report.
+    """Start the platform on this machine: Prefect with a worker, and MLflow.
 
     Run again, it starts missing servers and cleans up after killed processes. `rewardsmith down` stops it. Servers
     listen on this machine only; user and password are generated (`.work/platform/credentials.json`).
     """
     papers_of_repository(Path.cwd())
-    asked = {"prefect": prefect_port, "mlflow": mlflow_port, "page": page_port}
+    asked = {"prefect": prefect_port, "mlflow": mlflow_port}
     ports = [word for name, port in asked.items() if port for word in (f"--{name}-port", str(port))]
     raise typer.Exit(run_quietly("flows.servers", "up", *ports))
 

@@ -35,9 +35,10 @@ from rlhf_core import distributed
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
 from tasks.running import variables
-from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
+from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, source_digest, stage_output
+from tasks.running.exclusive import in_turn
 from tasks.running.machine import device
-from tasks.running.progress import FILE, WORK, LiveHistory, run_folder
+from tasks.running.progress import FILE, REUSED, WORK, LiveHistory, run_folder
 
 #: Seconds between checkpoints; 0 saves after every step.
 SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"
@@ -277,15 +278,6 @@ class RunCheckpoints:
         self._cost = self._saved - begin
 
 
-def checkpoint_seconds() -> float:
-    """Returns seconds between checkpoints, from the environment.
-
-    Raises:
-        RecipeError: not a number of at least 0.
-    """
-    return variables.seconds(SECONDS_VARIABLE, DEFAULT_SECONDS, ", 0 for every step")
-
-
 @contextmanager
 def resumable_output(
     out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str | None], seed: int
@@ -295,11 +287,14 @@ def resumable_output(
     Args:
         out, stage, version, inputs: as for `stage_output`.
         seed: of the run, and of torch's global generators, which dropout draws from.
+
+    Raises:
+        RecipeError: REWARDSMITH_CHECKPOINT_SECONDS is not a number of at least 0.
     """
     torch.manual_seed(seed)
     read = Inputs.of(inputs)
     store = CheckpointStore(WORK, run_folder(stage, out), run_key(stage, version, read.digests, seed))
-    checkpoints = RunCheckpoints(store, checkpoint_seconds())
+    checkpoints = RunCheckpoints(store, variables.seconds(SECONDS_VARIABLE, DEFAULT_SECONDS, ", 0 for every step"))
     found: Stopped | None = None
     try:
         with stage_output(
@@ -312,3 +307,29 @@ def resumable_output(
         store.remove()
     if found is not None:
         raise found
+
+
+@contextmanager
+def reuse_training(
+    stage: str, version: int, inputs: Sequence[Path | str], rows: Sequence[object], seed: int
+) -> Iterator[RunCheckpoints | None]:
+    """Yields the checkpoints that a stage reads an equal finished training from, such as that of a cell which differs
+    only in labels, or leaves its own in; None in a tree without REUSED, which a study's world has. Of stages with equal
+    inputs, one at a time is in the block.
+
+    The key is of what the training alone reads and of the code, so that a result is bit by bit the same as without.
+
+    Args:
+        stage, version: of the stage.
+        inputs: files, folders and entries of pages that its training reads, beside the rows.
+        rows: that it trains on, of token ids; what a file says beside these, such as true rewards, is not read.
+        seed: of the training.
+    """
+    if not REUSED.is_dir() or distributed.world_size() > 1:
+        yield None
+        return
+    trained = hashlib.sha256(repr(rows).encode()).hexdigest()
+    key = run_key(stage, version, {**Inputs.of(inputs).digests, "rows": trained, "sources": source_digest()}, seed)
+    store = CheckpointStore(REUSED, f"{stage}-{key[:12]}", key, keep=1)
+    with in_turn(REUSED / f"{stage}-{key[:12]}.lock", "another stage trains the same model"):
+        yield RunCheckpoints(store, 0.0)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.params.stages import read_deepspeed
-from tasks.running import machine
 from tasks.running.machine import described_device
 from tasks.running.variables import seconds, whole_number
 
@@ -97,7 +96,7 @@ def prepare_process_group() -> None:
     """Sets threads, joins the group of a launcher's processes, and reads how models are sharded.
 
     Raises:
-        RecipeError: processes that are missing, more threads than cores, or an invalid DeepSpeed configuration.
+        RecipeError: processes that are missing, or an invalid DeepSpeed configuration.
     """
     import torch
 
@@ -107,7 +106,7 @@ def prepare_process_group() -> None:
 
     if "LOCAL_RANK" in os.environ:
         end_with_launcher()
-    torch.set_num_threads(threads_per_process())
+    torch.set_num_threads(whole_number(THREADS_VARIABLE, "1"))
     grant(described_device())
     named = deepspeed_file()
     config = read_deepspeed(Path(named)) if named else None
@@ -129,23 +128,6 @@ def end_with_launcher() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def threads_per_process(cores: int | None = None) -> int:
-    """Returns REWARDSMITH_THREADS, else 1; a launcher by hand gives it to each of its processes.
-
-    Raises:
-        RecipeError: the processes of this machine together would have more threads than it has cores.
-    """
-    threads = whole_number(THREADS_VARIABLE, "1")
-    processes = whole_number("LOCAL_WORLD_SIZE", "1")
-    available = cores or machine.cores()
-    if processes > 1 and threads > 1 and threads * processes > available:
-        raise RecipeError(
-            f"{THREADS_VARIABLE} is {threads}: {processes} processes would run {threads * processes} threads on "
-            f"{available} cores and slow each other down; set it to {max(1, available // processes)}"
-        )
-    return threads
 
 
 def deepspeed_file() -> str | None:

@@ -19,6 +19,8 @@ from rlhf_core import distributed
 
 LINES = 5
 WORK = Path(".work") / "checkpoints"
+#: Finished trainings that other stages of a study's world continue from.
+REUSED = Path(".work") / "reused_training"
 FILE = "history.jsonl"
 
 

@@ -43,7 +43,6 @@ from tasks.running.machine import described_device
 from tasks.running.variables import (
     arithmetic,
     refuse_bad_environment,
-    refuse_bad_ranks,
     unset_misleading_variables,
     whole_number,
 )
@@ -312,7 +311,6 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
     gc.set_threshold(*GC_THRESHOLD)
     try:
         refuse_bad_environment()
-        refuse_bad_ranks()
         if noted := arithmetic():
             print(f"note: {', '.join(noted)} changes arithmetic; the result's record says so", file=sys.stderr)
         if several_processes:

@@ -114,20 +114,3 @@ def refuse_bad_environment() -> None:
             "Python runs with -O or PYTHONOPTIMIZE, which removes checks and texts that libraries, rewards of your own "
             "and commands need; unset PYTHONOPTIMIZE"
         )
-
-
-def refuse_bad_ranks() -> None:
-    """Refuses variables of a launcher that contradict each other, such as those that are left of an earlier launch.
-
-    Raises:
-        RecipeError: names the variable, its value and what would be right.
-    """
-    world = whole_number("WORLD_SIZE", "1")
-    whole_number("LOCAL_RANK", "0", least=0)
-    if "RANK" not in os.environ:
-        return
-    missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise RecipeError(f"RANK is set, but not {', '.join(missing)}; unset RANK, or start the stage with torchrun")
-    if (rank := whole_number("RANK", "0", least=0)) >= world:
-        raise RecipeError(f"RANK is {rank} and WORLD_SIZE {world}; ranks are 0 to {world - 1}. Start with torchrun")

@@ -32,7 +32,7 @@ from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, OF_STUDIES, TWIN, StudySpec
 from tasks.params.tuning import FILE as TUNING_FILE
 from tasks.params.yaml_files import yaml_text
-from tasks.running.reused_training import FOLDER as REUSED_TRAINING
+from tasks.running.progress import REUSED
 from tasks.studies.registration import TWIN_APART
 
 #: A row and the number of one of its trials.
@@ -153,7 +153,7 @@ def write_tree(project: Path, world: WorldTree) -> None:
         content = graph.pipeline_file(world.tree, made, Path(file).parent)
         (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
         (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
-    (world.tree / REUSED_TRAINING).mkdir(parents=True, exist_ok=True)
+    (world.tree / REUSED).mkdir(parents=True, exist_ok=True)
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
 

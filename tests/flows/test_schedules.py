@@ -1,19 +1,16 @@
-"""Schedules and deployments: clock changes, runs that were missed, a work pool that somebody removed."""
+"""Deployments that somebody changed, and scheduled runs that were missed."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from flows import reevaluate
-from flows.deployments import Deployment, _schedules
 from tasks.reevaluation.evaluate import reasons
 from tasks.tracking.models import Registered
 from tests import small_repository
@@ -21,8 +18,6 @@ from tests import small_repository
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
-
-BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +29,6 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
         yield made
         for deployment in made.read_deployments():
             made.delete_deployment(deployment.id)
-
-
-@pytest.mark.parametrize(
-    ("first", "clock"),
-    [(datetime(2027, 3, 26, tzinfo=BERLIN), "02:30 is skipped"), (datetime(2026, 10, 23, tzinfo=BERLIN), "twice")],
-)
-@pytest.mark.parametrize("hour", [2, 3])
-def test_a_clock_change_neither_drops_nor_doubles_a_daily_run(first: datetime, clock: str, hour: int) -> None:
-    """The night's run, at 02:30 or 03:30 there, over the days around the change."""
-    schedule = {"cron": f"30 {hour} * * *", "timezone": "Europe/Berlin"}
-    (made,) = _schedules(Deployment("re-evaluate-models", "reevaluate", "", (), schedule=schedule), [])
-    from prefect.server.schemas.schedules import CronSchedule
-
-    cron = CronSchedule(**made.schedule.model_dump())
-    due = asyncio.run(cron.get_dates(n=20, start=first, end=first + timedelta(days=5)))
-    days = [at.astimezone(BERLIN).date() for at in due]
-    assert days == [(first + timedelta(days=day)).date() for day in range(5)], clock
-    assert due == sorted(set(due))
 
 
 @pytest.mark.platform

@@ -1,4 +1,4 @@
-"""Ports, credentials, databases and the page, without starting a server."""
+"""Ports, credentials and processes, without starting a server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import pytest
 
 import flows.servers.__main__ as servers
 from flows import deployments
-from flows.servers import page, processes, settings
+from flows.servers import processes, settings
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.graph import rows
 from tasks.graph.scale import Scale
 from tasks.running import platform_state
 from tests.small_repository import PROJECT
 
-PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+PORTS = {"prefect": 4200, "mlflow": 5000}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypat
     for name in made.commands():
         processes.start(made, name)
     found = {name: {key for key in names if key in environment} for name, environment in given.items()}
-    assert found == {"prefect": set(), "mlflow": set(), "page": set(), "worker": {*names}}
+    assert found == {"prefect": set(), "mlflow": set(), "worker": {*names}}
     assert all(environment["HF_HOME"] == "kept" for environment in given.values())
     assert given["mlflow"]["MLFLOW_FLASK_SERVER_SECRET_KEY"] == made.secret, "its own secret"
 
@@ -155,13 +155,6 @@ def test_down_ends_runs_and_their_stages_whichever_server_lives(
             stage.kill()
     ended = "1 process(es) of killed runs" if killed else "1 run(s)"
     assert capsys.readouterr().out == f"stopped {ended}\n"
-
-
-def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
-    root = tmp_path / "<script>alert(1)"
-    root.mkdir()
-    shown = page.render(settings.load(root, {"prefect": 1, "mlflow": 1, "page": 1}))
-    assert "<script>" not in shown
 
 
 def test_a_server_is_ended_with_what_outlived_its_leader_and_a_reused_process_id_is_none(tmp_path: Path) -> None:

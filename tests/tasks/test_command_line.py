@@ -46,7 +46,7 @@ COMMANDS = {
     "verify": "WHAT",
     "tune": "STUDY --trials --seed --write --keep --verbose -v",
     "graph": "--matrix --scale --check",
-    "up": "--prefect-port --mlflow-port --page-port",
+    "up": "--prefect-port --mlflow-port",
     "down": "",
     "promote": "NAME --seed --alias",
     "adopt": "NAME",

@@ -75,15 +75,6 @@ def test_one_process_runs_sharded(golden: SharedRuns, tmp_path: Path) -> None:
     assert (record["resolved"]["processes"], record["resolved"]["precision"]) == (1, "bf16")
 
 
-def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REWARDSMITH_THREADS", "4")
-    assert launch.threads_per_process(cores=2) == 4, "one process may have what it likes"
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert launch.threads_per_process(cores=16) == 4
-    with pytest.raises(RecipeError, match=r"4 processes would run 16 threads on 8 cores.*set it to 2"):
-        launch.threads_per_process(cores=8)
-
-
 @pytest.mark.parametrize(("threads", "processes", "each"), [("8", 2, "4"), ("32", 5, "6"), ("1", 8, "1")])
 def test_the_processes_of_a_stage_share_its_threads(
     monkeypatch: pytest.MonkeyPatch, threads: str, processes: int, each: str

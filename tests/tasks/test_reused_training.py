@@ -11,7 +11,7 @@ import pytest
 
 from tasks import sft
 from tasks.running.artifacts import digest
-from tasks.running.reused_training import FOLDER
+from tasks.running.progress import REUSED
 from tests.tasks.golden_runs import GoldenRuns, SharedRuns
 
 TAKEN = "trained by another stage: continues after step"
@@ -54,7 +54,7 @@ def test_a_relabelled_data_set_takes_the_training_and_has_an_evaluation_of_its_o
 ) -> None:
     plain, alone = train("plain", "first"), train("plain", "second", "relabelled")
     assert TAKEN not in capsys.readouterr().err, "a tree without the folder shares nothing"
-    (tmp_path / "sharing" / FOLDER).mkdir(parents=True)
+    (tmp_path / "sharing" / REUSED).mkdir(parents=True)
     first = train("sharing", "first")
     assert TAKEN not in capsys.readouterr().err
     second = train("sharing", "second", "relabelled")
@@ -67,7 +67,7 @@ def test_a_relabelled_data_set_takes_the_training_and_has_an_evaluation_of_its_o
 def test_another_seed_or_other_texts_are_another_training(
     made: GoldenRuns, train: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "sharing" / FOLDER).mkdir(parents=True)
+    (tmp_path / "sharing" / REUSED).mkdir(parents=True)
     train("sharing", "first")
     train("sharing", "seed", seed=1)
     other = made.root / "results" / "other" / "result"

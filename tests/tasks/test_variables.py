@@ -12,7 +12,6 @@ import pytest
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.running.stage import prepare_process
 from tasks.running.variables import (
-    refuse_bad_ranks,
     refuse_unusable_prefect,
     seconds,
     whole_number,
@@ -52,29 +51,6 @@ def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch, value: str) -> No
     monkeypatch.setenv("REWARDSMITH_JOIN_SECONDS", value)
     with pytest.raises(RecipeError, match=f"REWARDSMITH_JOIN_SECONDS is '{value}'"):
         seconds("REWARDSMITH_JOIN_SECONDS", 300)
-
-
-LAUNCHED = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"RANK": "1"}, "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT; unset RANK"),
-        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc'; it must be a whole number"),
-        ({**LAUNCHED, "RANK": "abc"}, "RANK is 'abc'; it must be a whole number, 0 or more"),
-        ({**LAUNCHED, "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2; ranks are 0 to 1"),
-    ],
-)
-def test_what_a_launcher_left_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
-    for name in ("RANK", *LAUNCHED):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(RecipeError, match=message):
-        refuse_bad_ranks()
 
 
 def test_a_record_names_the_commit_of_its_own_tree_and_variables_of_arithmetic(tmp_path: Path) -> None:
