@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,11 @@ class _Run:
             self.at_work[address] = future, grant, time.monotonic()
             if self.live is not None:
                 self.live.write("start", stage)
-            future.add_done_callback(lambda _, address=address: self.ended.put(address))  # maybe in another thread
+            future.add_done_callback(partial(self.on_done, address))
+
+    def on_done(self, address: str, _: Any) -> None:
+        """Queues the end of a stage; Prefect may call it in another thread."""
+        self.ended.put(address)
 
     def end(self, address: str, log: Any) -> None:
         """Notes the result or failure of a stage that ended."""

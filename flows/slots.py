@@ -153,9 +153,11 @@ def _take(limit: str, count: int, held: ExitStack) -> bool:
     from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
     from prefect.concurrency.sync import concurrency
 
-    waiting = {"max_retries": 0, "lease_duration": LEASE_SECONDS, "strict": True}
+    slots = concurrency(
+        limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+    )
     try:
-        held.enter_context(concurrency(limit, count, raise_on_lease_renewal_failure=False, **waiting))
+        held.enter_context(slots)
     except ConcurrencySlotAcquisitionError as error:
         answer = getattr(error.__cause__, "response", None)
         if answer is not None and answer.status_code == httpx.codes.LOCKED:
