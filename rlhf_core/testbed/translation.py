@@ -18,12 +18,9 @@ from rlhf_core.testbed.translation_grammar import (
     Form,
     Habits,
     Word,
-    draw_clauses,
-    english,
-    english_words,
+    draw_sentence,
     grammar_errors,
     slip,
-    spanish,
     words_of,
     written,
 )
@@ -112,11 +109,11 @@ class TranslationWorld(DrawnWorld):
 
     def sentence(self, rng: random.Random, split: str) -> Row:
         """Returns a pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
-        clauses = draw_clauses(rng, SPLITS[split])
-        source, target = spanish(clauses), english(clauses)
+        spanish, english = draw_sentence(rng, SPLITS[split])
+        source, target = written(spanish), written(english)
         languages = {"source_lang": "es", "target_lang": "en"}
         return {**languages, "source_text": source, "target_text": target, "prompt": source} | {
-            "meta": {"reference": target, "words": len(english_words(clauses))}
+            "meta": {"reference": target, "words": len(english)}
         }
 
     def translate(self, reference: str, rng: random.Random, quality: float) -> str:
