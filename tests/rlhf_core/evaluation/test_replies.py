@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.evaluation.answers import extract_code, extract_number, harness_answer, harness_match, solution_is_right
+from rlhf_core.evaluation.answers import extract_number, harness_answer, harness_match, solution_is_right
 from rlhf_core.evaluation.judges.replies import preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.reasoning.grading import extract_answer, is_right
@@ -118,21 +118,3 @@ def test_gold_solutions_of_math_are_right_and_no_other_answer_is() -> None:
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
         assert is_right(extract_answer(row["solution"], row), row), row
         assert is_right(extract_answer(other["solution"], row), row) == (other["answer"] == row["answer"]), row
-
-
-INSTALLED = "```bash\npip install numpy\n```\nThen:\n```python\nx = 1\n```"
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        ("Sure:\n```python\nx = 1\n```\nand\n```\ny = 2\n```", "x = 1\n"),
-        ("```py\nx = 1", "x = 1"),
-        ("x = 1", "x = 1"),
-        (INSTALLED, "x = 1\n"),
-        (f"```\nout\n```\n{INSTALLED}", "x = 1\n"),
-        ("```bash\nls\n```\n```\nx = 1\n```", "x = 1\n"),
-    ],
-)
-def test_code_is_taken_from_the_first_fence_of_python(answer, code):
-    assert extract_code(answer) == code
