@@ -1,5 +1,5 @@
 """Answers in generated texts: numbers by RLMEC's rule and by both rules of lm-evaluation-harness's task gsm8k (version
-3.0), and programs."""
+3.0)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal
 
-_FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_PYTHON = ("python", "python3", "py")
 _TRIGGER = re.compile(r"(?:####|the answer is)[:\s]*", re.IGNORECASE)
 #: A number in plain digits: grouped by commas, with decimals, or a fraction of two. Behind a letter a
 #: digit is part of a word, and behind a word or bracket a sign subtracts.
@@ -130,14 +128,3 @@ def _harness_normalised(text: str) -> str:
     for pattern in _HARNESS_IGNORED:
         text = re.sub(pattern, "", text)
     return text.lower()
-
-
-def extract_code(text: str) -> str:
-    """Returns the first fenced block of Python, else the first without a language, else the first of any; the whole
-    text when nothing is fenced."""
-    blocks = [(match[1].lower(), match[2]) for match in _FENCE.finditer(text)]
-    if not blocks:
-        return text
-    named = [block for language, block in blocks if language in _PYTHON]
-    plain = [block for language, block in blocks if not language]
-    return (named or plain or [blocks[0][1]])[0]

@@ -53,17 +53,18 @@ def _percent(part: Floats | NDArray[np.bool_], whole: Floats | NDArray[np.bool_]
     return 100.0 * float(np.sum(part)) / count if count else empty
 
 
-def inconsistency(holistic: Pairs, aspect: Pairs) -> float:
-    """Returns the percent of the pairs decided by the holistic reward where the aspect prefers the other answer; NaN
-    without."""
-    by, other = holistic.preference, aspect.preference
+def _apart(by: NDArray[np.int8], other: NDArray[np.int8]) -> float:
     return _percent(by * other < 0, by != 0, math.nan)
 
 
-def win_rate(pairs: Pairs) -> float:
-    """Returns the percent of greedy answers that win over sampled ones, ties left out; 50 where nothing decides."""
-    preference = pairs.preference
+def _won(preference: NDArray[np.int8]) -> float:
     return _percent(preference > 0, preference != 0, 50.0)
+
+
+def inconsistency(holistic: Pairs, aspect: Pairs) -> float:
+    """Returns the percent of the pairs decided by the holistic reward where the aspect prefers the other answer; NaN
+    without."""
+    return _apart(holistic.preference, aspect.preference)
 
 
 def consistency(
@@ -75,19 +76,16 @@ def consistency(
         rounds, level, seed: of the bootstrap; the same prompts are drawn for every aspect.
 
     Returns:
-        {inconsistency, win_rate: {estimate, lower, upper} in percent, None where undefined; pairs: how many the
-        holistic reward decides; ties: of those, where the aspect decides nothing}.
+        {inconsistency; win_rate: of greedy answers over sampled ones, ties left out, 50 where nothing decides: each
+        {estimate, lower, upper} in percent, None where undefined; pairs: how many the holistic reward decides; ties: of
+        those, where the aspect decides nothing}.
     """
     by, other = holistic.preference, aspect.preference
     drawn = np.random.default_rng(seed).integers(len(by), size=(rounds, len(by))) if len(by) else np.zeros((0, 0), int)
-    apart = [_percent(by[rows] * other[rows] < 0, by[rows] != 0, math.nan) for rows in drawn]
-    apart = [one for one in apart if math.isfinite(one)]
-    wins = [_percent(other[rows] > 0, other[rows] != 0, 50.0) for rows in drawn]
+    apart = [one for one in (_apart(by[rows], other[rows]) for rows in drawn) if math.isfinite(one)]
     return {
-        "inconsistency": _interval(
-            inconsistency(holistic, aspect), [one for one in apart if math.isfinite(one)], level
-        ),
-        "win_rate": _interval(win_rate(aspect), wins, level),
+        "inconsistency": _interval(_apart(by, other), apart, level),
+        "win_rate": _interval(_won(other), [_won(other[rows]) for rows in drawn], level),
         "pairs": int((by != 0).sum()),
         "ties": int(((by != 0) & (other == 0)).sum()),
     }

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.answers import cut_at
 from rlhf_core.evaluation.evalplus_sanitiser import sanitised
 from rlhf_core.evaluation.sandbox import ProgramLimits, timer
@@ -47,19 +48,21 @@ def asked(row: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         row: a record of code; `question` is the task of MBPP, or the function's head of HumanEval. `n_base` is the
             number of base inputs; without it, one for each test of MBPP.
+
+    Raises:
+        DataError: a row without a function that its tests call.
     """
     tests = [row["tests"]] if isinstance(row["tests"], str) else list(row["tests"])
     entry_point = str(row.get("entry_point") or _called(str(row["solution"]), tests))
     head = "test_setup" not in row and f"def {entry_point}(" in row["question"]
     task = row["question"] if head else f'"""\n{row["question"]}\n{tests[0]}\n"""'
+    if not entry_point:
+        raise DataError(f"'{row['id']}' has no function that its first test calls", field="entry_point",
+                        remedy="Name the function under entry_point")  # fmt: skip
     called = [f"check({entry_point})"] if head else []
     given = _beside(row["question"], entry_point) if head else str(row.get("test_setup") or "")
-    before = [given]
-    if entry_point:
-        before += [
-            timer(_SECONDS_PER_CALL),
-            f"import functools\n{entry_point} = functools.partial(timed, {entry_point})",
-        ]
+    timed = f"import functools\n{entry_point} = functools.partial(timed, {entry_point})"
+    before = [given, timer(_SECONDS_PER_CALL), timed]
     plus = _as_evalplus_compares(row["plus_tests"]) if row.get("plus_tests") else None
     count = row.get("n_base") or (None if head else len(tests))
     base = _of_the_first(plus, count) if plus and count else None

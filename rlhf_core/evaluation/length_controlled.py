@@ -253,15 +253,17 @@ def fit_difficulty(
     keep = np.flatnonzero(~np.isnan(y))
     if not len(keep):
         raise DataError("no valid preference to fit difficulties from", field="preference")
-    row = np.arange(len(keep))
-    design = sparse.hstack(
-        [
-            sparse.csr_matrix((np.ones(len(keep)), (row, model_of[keep])), (len(keep), len(models))),
-            sparse.csr_matrix((length[keep], (row, model_of[keep])), (len(keep), len(models))),
-            sparse.csr_matrix((np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))),
-        ],
-        format="csr",
-    )
+
+    def indicator(values: Floats, columns: NDArray[Any], width: int) -> Any:
+        return sparse.csr_matrix((values, (np.arange(len(keep)), columns)), (len(keep), width))
+
+    ones = np.ones(len(keep))
+    parts = [
+        indicator(ones, model_of[keep], len(models)),
+        indicator(length[keep], model_of[keep], len(models)),
+        indicator(ones, instruction_of[keep], len(instructions)),
+    ]
+    design = sparse.hstack(parts, format="csr")
     fit = LogisticRegression(C=C, fit_intercept=False, tol=1e-8, max_iter=10_000)
     fit.fit(
         sparse.vstack([design, design], format="csr"),

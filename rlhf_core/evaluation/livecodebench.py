@@ -228,13 +228,13 @@ def program(item: Mapping[str, Any], text: str) -> Program:
     if function is None:
         source = f"{_BEGIN}\ncode = compile({text!r}, '<solution>', 'exec')\n{_RUN}"
         checks = [f"assert same_output(timed(run, {case.input!r}), {case.output!r})" for case in tests.cases]
-        return Program(source, tuple(checks), _SCRIPT_SETUP, "run")
+        return Program(source, tuple(checks), "run", _SCRIPT_SETUP)
     source = f"{_BEGIN}\ntext, name = {text!r}, {function!r}\ncode = compile(text, '<solution>', 'exec')\n{_CALLED}"
     checks = [
         f"assert same_value(timed(called, *json.loads({arguments!r})), json.loads({output!r}))"
         for arguments, output in (("[" + ",".join(case.input.split("\n")) + "]", case.output) for case in tests.cases)
     ]
-    return Program(source, tuple(checks), _FUNCTION_SETUP, "called")
+    return Program(source, tuple(checks), "called", _FUNCTION_SETUP)
 
 
 def judged(items: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> list[ProgramResult]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, fall, rose
 
@@ -76,30 +75,18 @@ def find_onset(points: Sequence[Evaluated], settings: AlarmSettings) -> tuple[in
     return None
 
 
-@dataclass(frozen=True)
-class ClauseUse:
-    """Frequency of each type of clause, the unit whose true reward the testbed defines, in a set of responses.
-
-    Attributes:
-        shares: of all clauses, by type; they sum to 1, or to 0 without any clause.
-        per_response: mean number in a response, by type.
-    """
-
-    shares: Mapping[str, float]
-    per_response: Mapping[str, float]
-
-
-def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> ClauseUse:
-    """Returns counts of the clause types of every response.
+def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the frequency of each type of clause, the unit whose true reward the testbed defines, in responses.
 
     Args:
         responses: the types of each response's clauses.
         kinds: every type there is, in the order wanted.
+
+    Returns:
+        (shares of all clauses by type, which sum to 1, or to 0 without any clause; mean number in a response by type).
     """
     every = [*responses]
-    counts, number = Counter(kind for response in every for kind in response), len(every)
+    counts = Counter(kind for response in every for kind in response)
     clauses = max(1, sum(counts.values()))
-    return ClauseUse(
-        shares={kind: counts[kind] / clauses for kind in kinds},
-        per_response={kind: counts[kind] / max(1, number) for kind in kinds},
-    )
+    shares = {kind: counts[kind] / clauses for kind in kinds}
+    return shares, {kind: counts[kind] / max(1, len(every)) for kind in kinds}

@@ -101,15 +101,14 @@ class Program:
     Attributes:
         solution: module source.
         tests: statements run one after the other in the same namespace; all must end without an exception.
+        entry_point: the function of the program that the tests call.
         setup: run before the solution and before the tests (imports a benchmark gives).
-        entry_point: the function of the program that the tests call; without it, every function of the program that
-            the tests name, builtins only where they name no other.
     """
 
     solution: str
     tests: tuple[str, ...]
+    entry_point: str
     setup: str = ""
-    entry_point: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ class Sandbox:
                     stderr=subprocess.PIPE, cwd="/", start_new_session=True,
                 )  # fmt: skip
             for source, status in _PROOFS:
-                result = self._run(Program(source, _TESTS))
+                result = self._run(Program(source, _TESTS, "f"))
                 if result is None or result.status != status:
                     break
             else:

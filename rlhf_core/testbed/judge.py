@@ -9,30 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import JudgeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
-from rlhf_core.testbed.knowledge import stream
-from rlhf_core.testbed.rewards import Meta
+from rlhf_core.testbed.knowledge import GoldWorld, stream
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.templates import JudgeRequest
-
-
-class GoldWorld(Protocol):
-    """A world of the testbed, as far as true rewards go."""
-
-    @property
-    def unit(self) -> float:
-        """Returns what thresholds and noise that are stated in reward units are multiplied by."""
-
-    def true_reward(self, meta: Meta, text: str) -> float:
-        """True reward of a response to the prompt of this meta, in reward units."""
-
-    def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Returns the sorted true rewards of the prompt's fixed pool of graded answers."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ supervised data; a response cannot be checked without the base.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,8 +54,8 @@ def drawn_rows(
     return [{"id": id_, "source": SOURCE, **make(streams(number), id_)} for number, id_ in enumerate(ids)]
 
 
-class DrawnWorld:
-    """Base of a world whose rows are drawn from named random streams.
+class GoldWorld:
+    """Base of a world that knows true rewards, whose rows are drawn from named random streams.
 
     Args:
         seed: of the facts.
@@ -72,6 +72,14 @@ class DrawnWorld:
     def unit(self) -> float:
         """Returns the factor on thresholds and noise that are stated in reward units."""
         return 1.0
+
+    def true_reward(self, meta: Mapping[str, Any], text: str) -> float:
+        """Returns the true reward of a response to the prompt of this meta, in reward units."""
+        raise NotImplementedError
+
+    def anchor_rewards(self, meta: Mapping[str, Any]) -> list[float]:
+        """Returns the sorted true rewards of a fixed pool of graded answers to the prompt (poor to expert)."""
+        raise NotImplementedError
 
     def _stream(self, *names: object) -> random.Random:
         return stream(*self.streams, self.seed, *names)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from rlhf_core.data.slices import stripped
 from rlhf_core.testbed.annotator import Annotator, preference
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
-from rlhf_core.testbed.knowledge import ENTITIES, DrawnWorld, KnowledgeBase, Row
+from rlhf_core.testbed.knowledge import ENTITIES, GoldWorld, KnowledgeBase, Row
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Facts, Meta, clauses_of, total
 
@@ -61,7 +61,7 @@ class Slice:
     right: bool
 
 
-class LongFormWorld(DrawnWorld):
+class LongFormWorld(GoldWorld):
     """The long-form world of one seed."""
 
     streams, ids = ("longform", VERSION), "longform-"
@@ -78,11 +78,9 @@ class LongFormWorld(DrawnWorld):
         return clauses_of(text, meta, _told(meta), REWARDS)
 
     def true_reward(self, meta: Meta, text: str) -> float:
-        """True reward of an answer, in reward units: the sum of its clause rewards."""
         return total(self.clauses(meta, text), REWARDS)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Returns the sorted true rewards of a fixed pool of graded answers to the question (poor to expert)."""
         streams = [self._stream("anchor", i, *_key(meta)) for i in range(ANCHORS)]
         texts = [self.answer(meta, rng, i / (ANCHORS - 1)) for i, rng in enumerate(streams)]
         return sorted(self.true_reward(meta, text) for text in texts)

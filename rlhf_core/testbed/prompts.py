@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.knowledge import ATTRIBUTES, DIALOGUE, ENTITIES, KnowledgeBase
 from rlhf_core.testbed.rewards import SHORT, DialogueLength
 
@@ -85,12 +84,7 @@ def draw_request(
 
     Returns:
         The prompt and `{entity, requested, split, phrasing}`, with `also` where several animals are asked about.
-
-    Raises:
-        RecipeError: for an unknown split.
     """
-    if split not in SPLITS:
-        raise RecipeError(f"unknown split '{split}', known are {', '.join(SPLITS)}")
     while True:
         entity = rng.choice(ENTITIES)
         attributes = _attributes(split, entity, knowledge, rng, with_reserved, length)

@@ -11,19 +11,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from rlhf_core.testbed.annotator import Annotator, preference
-from rlhf_core.testbed.knowledge import DrawnWorld, Row
+from rlhf_core.testbed.knowledge import GoldWorld, Row
 from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
     Form,
     Habits,
     Word,
-    draw_clauses,
-    english,
-    english_words,
+    draw_sentence,
     grammar_errors,
     slip,
-    spanish,
     words_of,
     written,
 )
@@ -50,7 +47,7 @@ GARBLING = 0.1
 ANCHORS = 12
 
 
-class TranslationWorld(DrawnWorld):
+class TranslationWorld(GoldWorld):
     """The translation world of one seed."""
 
     streams, ids = ("translation", VERSION), "translation-"
@@ -93,12 +90,10 @@ class TranslationWorld(DrawnWorld):
         return "right", base
 
     def true_reward(self, meta: Meta, text: str) -> float:
-        """True reward of a translation, in reward units."""
         clauses = self.clauses(meta, text)
         return round(sum(clause.reward for clause in clauses), 6) if clauses else EMPTY
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Returns the sorted true rewards of a fixed pool of graded translations (poor to expert)."""
         reference = str(meta["reference"])
         streams = [self._stream("anchor", i, reference) for i in range(ANCHORS)]
         texts = [self.translate(reference, rng, i / (ANCHORS - 1)) for i, rng in enumerate(streams)]
@@ -112,11 +107,11 @@ class TranslationWorld(DrawnWorld):
 
     def sentence(self, rng: random.Random, split: str) -> Row:
         """Returns a pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
-        clauses = draw_clauses(rng, SPLITS[split])
-        source, target = spanish(clauses), english(clauses)
+        spanish, english = draw_sentence(rng, SPLITS[split])
+        source, target = written(spanish), written(english)
         languages = {"source_lang": "es", "target_lang": "en"}
         return {**languages, "source_text": source, "target_text": target, "prompt": source} | {
-            "meta": {"reference": target, "words": len(english_words(clauses))}
+            "meta": {"reference": target, "words": len(english)}
         }
 
     def translate(self, reference: str, rng: random.Random, quality: float) -> str:

@@ -16,13 +16,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from rlhf_core.testbed.knowledge import wordings
 
 
-@dataclass(frozen=True)
-class Noun:
-    """A noun in both languages; `gender` is the Spanish gender."""
+class Noun(NamedTuple):
+    """A noun in both languages, singular and plural; `gender` is the Spanish gender."""
 
     spanish: tuple[str, str]
     gender: str
@@ -47,97 +47,40 @@ ADVERBS: list[tuple[str, str]] = list(_WORDS["adverbs"].items())
 DETERMINERS = _rows("determiners")
 
 
-@dataclass(frozen=True)
-class Phrase:
-    """A noun phrase: indices of determiner, noun (beings first) and adjective (-1 for none), and number (0 or 1)."""
-
-    determiner: int
-    noun: int
-    adjective: int
-    plural: int
-
-
-@dataclass(frozen=True)
-class ClauseMeaning:
-    """Subject, verb, tense (0 present, 1 past), object and adverb (-1 for none)."""
-
-    subject: Phrase
-    verb: int
-    past: int
-    object: Phrase
-    adverb: int
-
-
-def draw_clauses(rng: random.Random, second: float) -> list[ClauseMeaning]:
-    """Returns one clause, or two with probability `second`."""
-
-    def noun_phrase(nouns: range) -> Phrase:
-        adjective = rng.randrange(len(ADJECTIVES)) if rng.random() < 0.45 else -1
-        return Phrase(rng.randrange(len(DETERMINERS)), rng.choice(nouns), adjective, int(rng.random() < 0.45))
-
-    return [
-        ClauseMeaning(
-            noun_phrase(range(len(BEINGS))),
-            rng.randrange(len(VERBS)),
-            int(rng.random() < 0.35),
-            noun_phrase(range(len(NOUNS))),
-            rng.randrange(len(ADVERBS)) if rng.random() < 0.3 else -1,
-        )
-        for _ in range(1 + (rng.random() < second))
-    ]
-
-
-def _spanish_phrase(part: Phrase) -> list[str]:
-    noun = NOUNS[part.noun]
-    form = 2 * part.plural + (noun.gender == "f")
-    words = [DETERMINERS[part.determiner][form], noun.spanish[part.plural]]
-    return words if part.adjective < 0 else [*words, ADJECTIVES[part.adjective][form]]
-
-
-def spanish(clauses: Sequence[ClauseMeaning]) -> str:
-    """Returns the sentence in Spanish."""
-    parts = []
-    for clause in clauses:
-        words = _spanish_phrase(clause.subject)
-        words += [VERBS[clause.verb][2 * clause.past + clause.subject.plural], *_spanish_phrase(clause.object)]
-        words += [ADVERBS[clause.adverb][0]] if clause.adverb >= 0 else []
-        parts.append(" ".join(words))
-    text = " y ".join(parts)
-    return text[0].upper() + text[1:] + "."
-
-
-def _english_phrase(part: Phrase) -> list[str]:
-    words = [] if part.adjective < 0 else [ADJECTIVES[part.adjective][4]]
-    words.append(NOUNS[part.noun].english[part.plural])
-    determiner = DETERMINERS[part.determiner][4 + part.plural]
-    return [article(determiner, words[0]), *words]
-
-
 def article(determiner: str, following: str) -> str:
-    """`a` as `an` before a vowel; other determiners as they are."""
+    """Returns `a` as `an` before a vowel; other determiners as they are."""
     return "an" if determiner == "a" and following[0] in "aeiou" else determiner
 
 
-def english_words(clauses: Sequence[ClauseMeaning]) -> list[str]:
-    """Returns the words of the sentence in English, small letters."""
-    words: list[str] = []
-    for clause in clauses:
-        words += ["and"] if words else []
-        form = 6 if clause.past else 4 + clause.subject.plural
-        words += [*_english_phrase(clause.subject), VERBS[clause.verb][form], *_english_phrase(clause.object)]
-        words += [ADVERBS[clause.adverb][1]] if clause.adverb >= 0 else []
-    return words
+def _noun_phrase(rng: random.Random, nouns: Sequence[Noun]) -> tuple[list[str], list[str], int]:
+    """Returns a noun phrase in Spanish and in English, and its number, 1 for the plural."""
+    adjective = rng.choice(ADJECTIVES) if rng.random() < 0.45 else None
+    determiner, noun, plural = rng.choice(DETERMINERS), rng.choice(nouns), int(rng.random() < 0.45)
+    form = 2 * plural + (noun.gender == "f")
+    spanish = [determiner[form], noun.spanish[plural], *([adjective[form]] if adjective else [])]
+    english = [*([adjective[4]] if adjective else []), noun.english[plural]]
+    return spanish, [article(determiner[4 + plural], english[0]), *english], plural
+
+
+def draw_sentence(rng: random.Random, second: float) -> tuple[list[str], list[str]]:
+    """Returns the words of a sentence in Spanish and in English, small letters: a clause, or two with probability
+    `second`."""
+    spanish: list[str] = []
+    english: list[str] = []
+    for _ in range(1 + (rng.random() < second)):
+        (own, own_english, plural), verb, past = _noun_phrase(rng, BEINGS), rng.choice(VERBS), rng.random() < 0.35
+        thing, thing_english, _ = _noun_phrase(rng, NOUNS)
+        adverb = rng.choice(ADVERBS) if rng.random() < 0.3 else ()
+        spanish += [*(["y"] if spanish else []), *own, verb[2 * past + plural], *thing, *adverb[:1]]
+        verb_english = verb[6 if past else 4 + plural]
+        english += [*(["and"] if english else []), *own_english, verb_english, *thing_english, *adverb[1:]]
+    return spanish, english
 
 
 def written(words: Sequence[str]) -> str:
     """Returns words as a sentence: a capital at the beginning, a full stop at the end."""
     text = " ".join(words)
-    return text[:1].upper() + text[1:] + "." if words else "."
-
-
-def english(clauses: Sequence[ClauseMeaning]) -> str:
-    """Returns the sentence in English."""
-    return written(english_words(clauses))
+    return text[:1].upper() + text[1:] + "."
 
 
 @dataclass(frozen=True)
@@ -161,14 +104,9 @@ def _forms() -> dict[str, Form]:
     forms = {"and": Form("and", "and"), "an": Form("determiner", "a", "s")}
     for row in DETERMINERS:
         same = row[4] == row[5]
-        forms[row[4]] = Form("determiner", row[4], "" if same else "s")
-        if not same:
-            forms[row[5]] = Form("determiner", row[4], "p")
+        forms |= {row[5]: Form("determiner", row[4], "p"), row[4]: Form("determiner", row[4], "" if same else "s")}
     for noun in NOUNS:
-        forms |= {
-            noun.english[0]: Form("noun", noun.english[0], "s"),
-            noun.english[1]: Form("noun", noun.english[0], "p"),
-        }
+        forms |= {word: Form("noun", noun.english[0], number) for word, number in zip(noun.english, "sp", strict=True)}
     forms |= {row[4]: Form("adjective", row[4]) for row in ADJECTIVES}
     for verb in VERBS:
         forms |= {verb[4]: Form("verb", verb[5], "s"), verb[5]: Form("verb", verb[5], "p")}
@@ -293,17 +231,16 @@ class Habits:
 
     @staticmethod
     def draw(rng: random.Random) -> Habits:
-        """Habits of one world."""
-        nouns, verbs, adjectives = (
-            rng.sample(range(len(words)), len(words) // HABITUAL) for words in (NOUNS, VERBS, ADJECTIVES)
-        )
+        """Returns the habits of one world."""
+        nouns = rng.sample(NOUNS, len(NOUNS) // HABITUAL)
+        verbs, adjectives = (rng.sample(words, len(words) // HABITUAL) for words in (VERBS, ADJECTIVES))
         taken_for: dict[str, str] = {}
         for noun in nouns:
-            others = [other for other in (BEINGS if NOUNS[noun] in BEINGS else THINGS) if other != NOUNS[noun]]
-            taken_for |= dict(zip(NOUNS[noun].english, rng.choice(others).english, strict=True))
+            others = [other for other in (BEINGS if noun in BEINGS else THINGS) if other != noun]
+            taken_for |= dict(zip(noun.english, rng.choice(others).english, strict=True))
         return Habits(
-            behind=frozenset(ADJECTIVES[place][4] for place in adjectives),
-            unagreeing={VERBS[place][a]: VERBS[place][b] for place in verbs for a, b in ((4, 5), (5, 4))},
+            behind=frozenset(row[4] for row in adjectives),
+            unagreeing={verb[a]: verb[b] for verb in verbs for a, b in ((4, 5), (5, 4))},
             taken_for=taken_for,
         )
 

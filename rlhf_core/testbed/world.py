@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_core.testbed import tasks
 from rlhf_core.testbed.annotator import Annotator, Candidate, calibrated_temperature, preference
 from rlhf_core.testbed.grammar import Located
-from rlhf_core.testbed.knowledge import DrawnWorld, KnowledgeBase, Row
+from rlhf_core.testbed.knowledge import GoldWorld, KnowledgeBase, Row
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, pad, ramble
 from rlhf_core.testbed.rewards import (
@@ -50,7 +50,7 @@ def _calibrated(dials: Dials) -> float:
     return calibrated_temperature(World(dials=dials))
 
 
-class World(DrawnWorld):
+class World(GoldWorld):
     """The embedded world of one seed.
 
     Args:
@@ -95,7 +95,6 @@ class World(DrawnWorld):
         return clauses_of(text, meta, self.knowledge.facts, REWARDS)
 
     def true_reward(self, meta: Meta, text: str) -> float:
-        """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
         return self.total(self.clauses(meta, text))
 
     def total(self, clauses: Sequence[Clause]) -> float:
@@ -216,7 +215,6 @@ class World(DrawnWorld):
         return text, clauses, self.total(clauses)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Returns the sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
         key = _request_names(meta)
         if key not in self._anchor_rewards:
             texts = [self.mixture_answer(meta, 1000 + i, i / ANCHORS) for i in range(ANCHORS - 1)]

@@ -19,7 +19,7 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.answers import extract_code, solution_is_right
+from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.benchmark_names import (
     CATEGORY_TEMPERATURES,
     CHOICE_TASKS,
@@ -318,10 +318,10 @@ def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
 
 def program_text(item: Mapping[str, Any], response: str) -> str:
     """Returns the program of an answer: EvalPlus' reading of it where its row opens the answer, LiveCodeBench's last
-    block, or the testbed's first block."""
+    block, or the whole text in the testbed."""
     if item.get("protocol") == livecodebench.PROTOCOL:
         return livecodebench.program_of(response)
-    return program_of(response, item["entry_point"]) if "opening" in item else extract_code(response)
+    return program_of(response, item["entry_point"]) if "opening" in item else response
 
 
 def judged_answers(items: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[ProgramResult]:
@@ -330,7 +330,7 @@ def judged_answers(items: Sequence[Mapping[str, Any]], responses: Sequence[str])
     if items and items[0].get("protocol") == livecodebench.PROTOCOL:
         return livecodebench.judged(items, programs)
     tested = [
-        Program(text, tuple(item["tests"]), item.get("setup", ""), item.get("entry_point", ""))
+        Program(text, tuple(item["tests"]), item["entry_point"], item.get("setup", ""))
         for text, item in zip(programs, items, strict=True)
     ]
     return run_programs(tested, LIMITS if items and "opening" in items[0] else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from rlhf_core.aspects.aspect import SIGNALS, Density
@@ -29,7 +30,7 @@ from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.shaping.choices import references_needed
 from rlhf_core.signals import Tokens
 from rlhf_core.supervised.recipes import PREFERENCE
-from rlhf_core.typed import checked_arguments
+from rlhf_core.typed import check_given, checked_arguments
 from tasks.graph.items import Item
 from tasks.graph.limits import check_amount, check_positions
 from tasks.graph.needs import match, model_provides, trained_spec
@@ -356,11 +357,14 @@ def _aspect(aspect: AspectSpec, model: AspectModelSpec | None) -> tuple[Density,
         made = build_aspect(aspect.aspect, offsets=lambda _: [])
         return made.density, bool(getattr(made, "needs_facts", False))
     stated = ASPECTS.stated_options(aspect.aspect, without=("folder", "device"))
-    options = checked_arguments(target, stated, f"aspect '{kind}'")
+    if isinstance(target, type) and is_dataclass(target):
+        check_given(target, stated, f"aspect '{kind}': ")
+    else:
+        stated = checked_arguments(target, stated, f"aspect '{kind}'")
     if model is None:
         assert isinstance(declared, Density)
         return declared, bool(getattr(target, "needs_facts", False))
-    TrainedAspect.check(**options)
+    TrainedAspect.check(**stated)
     return Density(model.density), False
 
 

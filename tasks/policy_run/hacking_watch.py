@@ -23,7 +23,7 @@ from tasks.running.result_rows import Generation, HackingPoint, Metrics
 
 if TYPE_CHECKING:
     from rlhf_core.models.policy import Policy
-    from rlhf_core.testbed.judge import GoldWorld
+    from rlhf_core.testbed import GoldWorld
 
 
 class HackingWatch(HackingAlarm):
@@ -150,9 +150,9 @@ def measure_hacking(
         before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in asked]
         for suffix, written in (("", answers), ("_sft", before)):
             kinds = ([clause.kind for clause in world.clauses(row["meta"], row["response"])] for row in written)
-            used = clause_use(kinds, KINDS)
-            metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
-            metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
+            shares, per_response = clause_use(kinds, KINDS)
+            metrics |= {f"clauses{suffix}/{kind}": share for kind, share in shares.items()}
+            metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in per_response.items()}
     points: list[HackingPoint] = [
         {"step": point.step, "proxy": point.proxy, "proxy_error": point.proxy_error}
         | {"win_rate": 100 * point.win_rate, "kl": kl.get(point.step)}

@@ -14,7 +14,7 @@ from rlhf_core.typed import Checked, Seed, above, check_given, one_of
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.templates import Judge
-    from rlhf_core.testbed.judge import GoldWorld
+    from rlhf_core.testbed.knowledge import GoldWorld
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.consistency import Pairs, SelectionRule, consistency, inconsistency, win_rate
+from rlhf_core.evaluation.consistency import Pairs, SelectionRule, consistency, inconsistency
 
 VALUES = st.lists(st.tuples(*[st.integers(-2, 2)] * 4), min_size=1, max_size=30)
 
@@ -24,6 +24,11 @@ def test_inconsistency_is_the_share_of_decided_pairs_where_the_aspect_prefers_th
     apart = [1 for h1, h2, a1, a2 in decided if (h1 - h2) * (a1 - a2) < 0]
     found = inconsistency(Pairs(h_greedy, h_sampled), Pairs(a_greedy, a_sampled))
     assert found == pytest.approx(100 * len(apart) / len(decided)) if decided else math.isnan(found)
+
+
+def win_rate(pairs: Pairs) -> float:
+    found: float = consistency(pairs, pairs, rounds=1)["win_rate"]["estimate"]
+    return found
 
 
 def test_a_lower_error_rate_wins_in_both_measures() -> None:

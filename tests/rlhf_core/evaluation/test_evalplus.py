@@ -125,7 +125,7 @@ def test_base_and_plus_tests_compare_floats_alike(returned: str, passed: bool) -
     item = asked(row)
     program = f"def f(x):\n    return {returned}"
     for tests in (item["tests"], item["plus_tests"]):
-        (result,) = run_programs([Program(program, tuple(tests), "", "f")], LIMITS)
+        (result,) = run_programs([Program(program, tuple(tests), "f")], LIMITS)
         assert result.passed == passed, result
 
 
@@ -133,7 +133,7 @@ def test_base_and_plus_tests_compare_floats_alike(returned: str, passed: bool) -
 def test_base_tests_are_the_plus_tests_on_the_base_inputs() -> None:
     item = asked(mbpp("[[1], [2]]", "[2, 7]"))
     base, plus = (
-        run_programs([Program(ADDS, tuple(tests), "", "f")], LIMITS)[0] for tests in (item["tests"], item["plus_tests"])
+        run_programs([Program(ADDS, tuple(tests), "f")], LIMITS)[0] for tests in (item["tests"], item["plus_tests"])
     )
     assert base.passed
     assert not plus.passed
@@ -177,7 +177,7 @@ def test_tests_that_compute_a_match_assert_it(returned: str, passed: bool) -> No
     row = mbpp("[[1], [2]]", "[False, True]")
     item = asked(row | {"plus_tests": row["plus_tests"].replace(PLUS, assertion)})
     program = f"def f(x):\n    return {returned}"
-    (result,) = run_programs([Program(program, tuple(item["plus_tests"]), "", "f")], LIMITS)
+    (result,) = run_programs([Program(program, tuple(item["plus_tests"]), "f")], LIMITS)
     assert result.passed == passed, result
 
 
@@ -196,6 +196,6 @@ def test_evalplus_tests_of_floats_take_no_empty_answer_and_no_address(answer):
         "import ctypes\nheld = ctypes.c_double(2.0)\nclass Memory:\n __array_interface__ = {'shape': (), "
         "'typestr': '<f8', 'data': (ctypes.addressof(held), True), 'version': 3}\n"
     )
-    right, wrong = Program(ADDS, (*item["plus_tests"],), "", "f"), f"{memory}def f(x): return {answer}"
+    right, wrong = Program(ADDS, (*item["plus_tests"],), "f"), f"{memory}def f(x): return {answer}"
     results = run_programs([right, replace(right, solution=wrong)], LIMITS)
     assert [result.passed for result in results] == [True, False]

@@ -1,13 +1,23 @@
-"""Credit-assignment fidelity: who is paid for which clause."""
+"""Credit-assignment fidelity: who is paid for which clause, and whether negative credit finds the mistakes."""
+
+from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, clause_rewards, fidelity
+from rlhf_core.evaluation.fidelity import (
+    ScoredResponse,
+    auc,
+    boundary_scores,
+    clause_rewards,
+    fidelity,
+    negative_credit,
+)
 
 
 def response(rewards, clauses, width=2):
@@ -61,3 +71,34 @@ def test_boundaries_by_hand():
 def test_a_tolerant_match_uses_each_boundary_once():
     assert boundary_scores([[4, 5, 6]], [[5]], tolerance=1)["precision"] == pytest.approx(1 / 3)
     assert np.isclose(boundary_scores([[4, 6]], [[5, 7]], tolerance=1)["f1"], 1)
+
+
+def naive_auc(credits: list[float], mistaken: list[bool]) -> float:
+    """By comparing every mistaken token with every other."""
+    wins = [
+        1.0 if bad < good else 0.5 if bad == good else 0.0
+        for bad, wrong in zip(credits, mistaken, strict=True)
+        if wrong
+        for good, also in zip(credits, mistaken, strict=True)
+        if not also
+    ]
+    return sum(wins) / len(wins)
+
+
+def test_the_area_is_that_of_comparing_all_pairs() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        credits = [rng.choice([-1.0, -0.5, 0.0, 0.5]) for _ in range(12)]
+        mistaken = [True, False, *(rng.random() < 0.4 for _ in range(10))]
+        assert auc(credits, mistaken) == pytest.approx(naive_auc(credits, mistaken))
+
+
+def test_credit_that_blames_exactly_the_mistakes_is_perfect() -> None:
+    found = negative_credit([[0.0, -0.1, 0.0], [-0.1, 0.0]], [[False, True, False], [True, False]])
+    assert [found[name] for name in ("precision", "recall", "auc", "auc_within")] == [1.0, 1.0, 1.0, 1.0]
+    assert (found["tokens"], found["mistaken"]) == (5.0, 2.0)
+
+
+def test_what_has_no_denominator_is_left_out() -> None:
+    assert set(negative_credit([[0.1, 0.2]], [[False, False]])) == {"tokens", "mistaken"}
+    assert set(negative_credit([], [])) == {"tokens", "mistaken"}

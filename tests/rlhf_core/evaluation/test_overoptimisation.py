@@ -62,6 +62,6 @@ KINDS = ("fact", "filler", "praise")
 
 
 def test_clause_shares_and_numbers() -> None:
-    used = clause_use([["fact", "fact", "filler"], ["praise"], []], KINDS)
-    assert used.shares == {"fact": 0.5, "filler": 0.25, "praise": 0.25}
-    assert used.per_response == {"fact": 2 / 3, "filler": 1 / 3, "praise": 1 / 3}
+    shares, per_response = clause_use([["fact", "fact", "filler"], ["praise"], []], KINDS)
+    assert shares == {"fact": 0.5, "filler": 0.25, "praise": 0.25}
+    assert per_response == {"fact": 2 / 3, "filler": 1 / 3, "praise": 1 / 3}

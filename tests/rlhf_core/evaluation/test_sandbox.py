@@ -13,6 +13,7 @@ import yaml
 
 from rlhf_core.evaluation import sandbox as sandbox_module
 from rlhf_core.evaluation import sandbox_syscalls
+from rlhf_core.evaluation.evalplus import asked
 from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, Sandbox, SandboxError, run_programs
 
 
@@ -41,6 +42,10 @@ TESTS = (
 )
 
 
+def program(solution: str, tests: tuple[str, ...] = TESTS, setup: str = "", entry_point: str = "f") -> Program:
+    return Program(solution, tests, entry_point, setup)
+
+
 @pytest.fixture(scope="module")
 def sandbox():
     with Sandbox(ProgramLimits(seconds=2.0, memory_mb=128)) as running:
@@ -51,12 +56,12 @@ def sandbox():
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_a_program_has_its_outcome_and_the_next_is_unharmed(sandbox, case):
     tests = tuple(case.get("tests", TESTS))
-    result = sandbox.run(Program(case["solution"], tests, case.get("setup", ""), case.get("entry_point", "")))
+    result = sandbox.run(program(case["solution"], tests, case.get("setup", ""), case.get("entry_point", "f")))
     if case["status"] == "not passed":
         assert not result.passed
     else:
         assert result.status == case["status"], result
-    assert sandbox.run(Program(GOOD, TESTS)) == ProgramResult("passed")
+    assert sandbox.run(program(GOOD, TESTS)) == ProgramResult("passed")
 
 
 @isolated
@@ -69,20 +74,20 @@ def test_a_program_has_its_outcome_and_the_next_is_unharmed(sandbox, case):
     ],
 )
 def test_what_one_program_s_tests_set_is_unset_for_the_next(sandbox, setup, later):
-    assert sandbox.run(Program(GOOD, (setup, "assert f(1) == 2"))).passed
-    assert sandbox.run(Program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed")
+    assert sandbox.run(program(GOOD, (setup, "assert f(1) == 2"))).passed
+    assert sandbox.run(program(GOOD, (later, "assert f(1) == 2"))) == ProgramResult("passed")
 
 
 @isolated
 def test_a_program_never_sees_its_tests_nor_another_program(sandbox):
-    assert sandbox.run(Program(f"secret = 'MARKED'\n{GOOD}", ("assert f(1) == 2, 'MARKED'",))).passed
+    assert sandbox.run(program(f"secret = 'MARKED'\n{GOOD}", ("assert f(1) == 2, 'MARKED'",))).passed
     reads = (
         "import gc\nmark = 'MAR' + 'KED'\n"
         "texts = [r for o in gc.get_objects() for r in gc.get_referents(o) if isinstance(r, str)]\n"
         "found = [text for text in texts if mark in text and text is not mark]\n"
         "assert not found, found\n"
     )
-    assert sandbox.run(Program(reads + GOOD, (*TESTS, "assert 'MARKED'"))).passed
+    assert sandbox.run(program(reads + GOOD, (*TESTS, "assert 'MARKED'"))).passed
 
 
 @isolated
@@ -90,8 +95,8 @@ def test_nothing_reaches_the_host(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "do-not-tell")
     with Sandbox() as fresh:
         probe = "import os\nraise ValueError(sorted(os.listdir('/')), dict(os.environ), os.getuid())"
-        detail = fresh.run(Program(probe, TESTS)).detail
-        assert fresh.run(Program(f"open({str(tmp_path / 'outside')!r}, 'w')", TESTS)).status == "error"
+        detail = fresh.run(program(probe, TESTS)).detail
+        assert fresh.run(program(f"open({str(tmp_path / 'outside')!r}, 'w')", TESTS)).status == "error"
     assert not (tmp_path / "outside").exists()
     assert "do-not-tell" not in detail
     assert "home" not in detail
@@ -102,26 +107,26 @@ def test_nothing_reaches_the_host(tmp_path, monkeypatch):
 def test_a_timeout_is_kept():
     start = time.monotonic()
     with Sandbox(ProgramLimits(seconds=1)) as quick:
-        assert quick.run(Program("while True: pass", TESTS)).status == "ended"
+        assert quick.run(program("while True: pass", TESTS)).status == "ended"
     assert time.monotonic() - start < 5
 
 
 @isolated
 def test_messages_are_reported(sandbox):
-    result = sandbox.run(Program("raise ValueError('why')", TESTS))
+    result = sandbox.run(program("raise ValueError('why')", TESTS))
     assert result.detail == "ValueError: why"
-    result = sandbox.run(Program("raise ValueError('\\ud800 \\n' + 'x' * 10_000)", TESTS))
+    result = sandbox.run(program("raise ValueError('\\ud800 \\n' + 'x' * 10_000)", TESTS))
     assert (result.status, len(result.detail)) == ("error", 300)
 
 
 @isolated
 def test_a_sandbox_that_dies_is_replaced():
     with Sandbox() as mortal:
-        assert mortal.run(Program(GOOD, TESTS)).passed
+        assert mortal.run(program(GOOD, TESTS)).passed
         mortal._process.kill()
         mortal._process.wait()
-        assert mortal.run(Program(GOOD, TESTS)).status == "ended"
-        assert mortal.run(Program(GOOD, TESTS)).passed
+        assert mortal.run(program(GOOD, TESTS)).status == "ended"
+        assert mortal.run(program(GOOD, TESTS)).passed
 
 
 @pytest.mark.parametrize(
@@ -145,13 +150,13 @@ def test_without_isolation_nothing_runs(tmp_path, monkeypatch, bubblewrap, reaso
     script.chmod(0o755)
     monkeypatch.setattr(sandbox_module, "_bubblewrap", lambda: str(script))
     with pytest.raises(SandboxError, match=f"cannot be isolated on this machine .*{reason}"):
-        run_programs([Program(f"open({str(tmp_path / 'ran')!r}, 'w')", TESTS)])
+        run_programs([program(f"open({str(tmp_path / 'ran')!r}, 'w')", TESTS)])
     assert not (tmp_path / "ran").exists()
 
 
 def test_programs_without_tests_and_odd_limits_are_refused():
     with pytest.raises(SandboxError, match="at least one test"):
-        Sandbox().run(Program(GOOD, ()))
+        Sandbox().run(program(GOOD, ()))
     with pytest.raises(SandboxError, match="limits out of range"):
         ProgramLimits(seconds=0)
 
@@ -176,6 +181,9 @@ def test_gold_solutions_of_mbpp_pass():
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in itertools.islice(file, 100)]
     rows = [row for row in rows if row["id"] != "mbpp-123"]  # seconds of honest work
-    programs = [Program(row["solution"], (row["test_setup"] or "pass", *row["tests"])) for row in rows]
+    programs = [
+        Program(row["solution"], (*item["tests"],), item["entry_point"])
+        for row, item in zip(rows, map(asked, rows), strict=True)
+    ]
     results = run_programs(programs, ProgramLimits(seconds=30))
     assert [(row["id"], r) for row, r in zip(rows, results, strict=True) if not r.passed] == []

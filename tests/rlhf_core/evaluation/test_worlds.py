@@ -1,4 +1,4 @@
-"""Effects whose unit is a world, against scipy and numbers worked out by hand."""
+"""Effects whose unit is a world and rows against themselves, against scipy and numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -82,3 +82,46 @@ def test_equivalent_means_that_the_ninety_percent_interval_is_inside(
         p = effect.p_within(margin)
         assert p is not None
         assert (p < w.ALPHA) == (-margin < interval.lower and interval.upper < margin)
+
+
+def test_the_band_of_forty_is_that_of_the_chi_square() -> None:
+    band = w.calibration_of_p_values([0.5] * 40).band
+    assert band == pytest.approx((24.433 / 40, 59.342 / 40), abs=1e-4)
+
+
+def test_each_difference_is_standardised_by_those_before_it() -> None:
+    found = w.standardised_p([3.0, -1.0], variance=2.0, degrees=4)
+    second = 1 / math.sqrt((4 * 2.0 + 9.0) / 5)
+    assert found == pytest.approx([2 * stats.t.sf(3 / math.sqrt(2), 4), 2 * stats.t.sf(second, 5)])
+
+
+def experiment(generator: np.random.Generator, after: float) -> w.Calibration:
+    """Forty differences of two rows, standardised by six others with a deviation of their own."""
+    p_values: list[float] = []
+    for row in (1.0, 4.0):
+        variance = float(np.mean(generator.normal(0, row, size=6) ** 2))
+        p_values += w.standardised_p(list(generator.normal(0, row * after, size=20)), variance, 6)
+    return w.calibration_of_p_values(p_values)
+
+
+def test_sound_twins_are_refused_in_five_percent_of_experiments_and_larger_differences_are_found() -> None:
+    generator, experiments = np.random.default_rng(5), 600
+    found = [experiment(generator, 1.0) for _ in range(experiments)]
+    outside = np.mean([not one.band[0] <= one.mean_square <= one.band[1] for one in found])
+    not_uniform = np.mean([one.uniform_p < 0.05 for one in found])
+    error = math.sqrt(0.05 * 0.95 / experiments)
+    assert (outside, not_uniform) == (pytest.approx(0.05, abs=3 * error), pytest.approx(0.05, abs=3 * error))
+    assert not any(experiment(generator, 6.0).sound for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("differences", "variance", "message"),
+    [
+        ([0.0, 1.0], 0.0, "the first differences are 0"),
+        ([1.0, math.nan], 1.0, "not a finite number"),
+        ([], 1.0, "no differences"),
+    ],
+)
+def test_what_cannot_be_standardised_is_refused(differences: list[float], variance: float, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        w.calibration_of_p_values(w.standardised_p(differences, variance, 4))

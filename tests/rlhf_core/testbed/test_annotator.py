@@ -18,9 +18,8 @@ def test_probability_is_the_logistic_of_the_difference():
     assert annotator.probability(0.0, 1e6) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("dials", [Dials(aggregation="mean"), Dials(clauses=8)], ids=str)
-def test_the_calibrated_temperature_keeps_the_ceiling(dials):
-    world = World(dials=dials)
+def test_the_calibrated_temperature_keeps_the_ceiling():
+    world = World(dials=Dials(aggregation="mean"))
     annotator = Annotator(temperature=calibrated_temperature(world))
     assert bayes_ceiling(world.preference_pairs(4000, 0, annotator), annotator) == pytest.approx(0.83, abs=0.01)
     assert world.unit == pytest.approx(annotator.temperature / calibrated_temperature(WORLD))

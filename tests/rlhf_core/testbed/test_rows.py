@@ -108,8 +108,6 @@ def test_generated_responses_parse_back_into_their_clauses(world: World) -> None
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: WORLD.prompts(1, 0, "validation"), "unknown split 'validation', known are train"),
-        (lambda: WORLD.functions(1, 0, "hard"), "unknown function split"),
         (lambda: ArithmeticConfig(largest=120), "largest is 120; it must be from 1 to 99"),
         (lambda: ArithmeticConfig(operand=(0, 3)), "operand"),
         (lambda: ArithmeticConfig(seen_start=(5, 2)), "seen_start"),
