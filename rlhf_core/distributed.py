@@ -37,7 +37,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """This process's number, from 0; rank 0 writes."""
+    """Returns this process's number, from 0; rank 0 writes."""
     dist = _joined()
     return dist.get_rank() if dist is not None else 0
 
@@ -52,10 +52,7 @@ def join(seconds: float = 300.0) -> None:
     """Joins the processes that a launcher such as torchrun started; without a launcher, stays alone.
 
     Accelerate makes the process group and chooses this process's GPU. The rendezvous comes before, since its patience
-    is another than that of the group's collectives.
-
-    Args:
-        seconds: how long to wait for the others.
+    (`seconds`) is another than that of the group's collectives.
 
     Raises:
         RecipeError: a launcher announced several processes but this one has no rank, or not all of them came.
@@ -111,11 +108,9 @@ def leave() -> None:
 
 
 def shares(rows: Rows, size: int) -> list[tuple[Rows, bool]]:
-    """This rank's rows of a batch in parts of `size`, as many parts on every rank.
+    """Returns this rank's rows of a batch in parts of `size`, and whether they count; as many parts on every rank.
 
-    Returns:
-        (rows, whether they count): a rank with fewer parts than another repeats a row that does not count, since
-        sharded models compute together or not at all.
+    A rank with fewer parts than another repeats a row that does not count, since sharded models compute together.
     """
     world = world_size()
     own = rows[rank() :: world]
@@ -125,13 +120,12 @@ def shares(rows: Rows, size: int) -> list[tuple[Rows, bool]]:
 
 
 def own(rows: Rows) -> Rows:
-    """This rank's rows."""
+    """Returns this rank's rows."""
     return rows[rank() :: world_size()]
 
 
 def merged(values: Tensor) -> Tensor:
-    """Returns values [rows, ...] of which every rank has filled its own rows and left the others at 0, whole on every
-    rank."""
+    """Returns the whole of values [rows, ...] of which every rank has its own rows, and 0 in the others."""
     if world_size() == 1:
         return values
     whole = values.to(torch.uint8) if values.dtype == torch.bool else values.contiguous()

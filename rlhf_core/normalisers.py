@@ -96,11 +96,9 @@ class LocationAware:
             raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
 
     def state_dict(self) -> dict[str, int]:
-        """Returns the counters."""
         return {"floor_uses": self.floor_uses, "segments": self.segments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the counters."""
         self.floor_uses, self.segments = int(state["floor_uses"]), int(state["segments"])
 
     def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,7 +124,7 @@ class CalibrationSet:
     """Calibration data for the normalisers of one reward model.
 
     Attributes:
-        rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
+        rewards, locations: [segments] rewards of segments of chosen and rejected responses, and their p in (0, 1].
         sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
         floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
         min_samples: bins of fewer segments are dropped.
@@ -177,8 +175,7 @@ REGRESSIONS = ("huber", "ols")
 
 
 def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
-    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by one of
-    `REGRESSIONS`.
+    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by one of `REGRESSIONS`.
 
     Values far from 1 are fitted in other units, those far from 0 about their mean: scikit-learn's penalty and tolerance
     are absolute.
@@ -201,7 +198,7 @@ def _unit(values: Floats) -> float:
 
 
 def fit_location_aware(given: CalibrationSet, estimator: str = "huber") -> LocationAware:
-    """Fits Mean(p) and Std(p) on pooled calibration segments, by a name in `REGRESSIONS`.
+    """Fits Mean(p) and Std(p) on calibration segments, by one of `REGRESSIONS`.
 
     Raises:
         RecipeError: no bin is left, or all rewards are equal.
@@ -236,7 +233,8 @@ class NormaliserChoice:
     of_selection: bool = False
 
 
-def _scalar(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
+def scalar(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
+    """Returns the normaliser of one mean and one std."""
     return Scalar(**numbers)
 
 
@@ -263,13 +261,13 @@ NORMALISERS = Choices(
     "normaliser",
     {
         "none": NormaliserChoice(lambda numbers, estimator: NoNormaliser()),
-        "global": NormaliserChoice(_scalar, lambda given: _moments(given.rewards), of_segments=True),
+        "global": NormaliserChoice(scalar, lambda given: _moments(given.rewards), of_segments=True),
         "last": NormaliserChoice(
-            _scalar, lambda given: _moments(given.rewards[np.isclose(given.locations, 1.0)]), of_segments=True
+            scalar, lambda given: _moments(given.rewards[np.isclose(given.locations, 1.0)]), of_segments=True
         ),
-        "sequence": NormaliserChoice(_scalar, lambda given: _moments(given.sequence_values)),
+        "sequence": NormaliserChoice(scalar, lambda given: _moments(given.sequence_values)),
         "location_aware": NormaliserChoice(_location_aware, _by_location, of_segments=True),
-        "pure_samples": NormaliserChoice(_scalar, of_selection=True),
+        "pure_samples": NormaliserChoice(scalar, of_selection=True),
     },
     needs=("build", "fit", "of_segments", "of_selection"),
 )
@@ -283,13 +281,11 @@ def fit_statistics(
     min_samples: int = 2,
     own: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the statistics of every normaliser, fitted to a reward model's calibration signals, as plain numbers.
+    """Returns the statistics of every normaliser, and of `own` ones (`module:name`), as plain numbers.
 
     Args:
-        signals: segment rewards of chosen and rejected responses, pooled.
-        sequence_values: [responses] rewards of whole responses, the paper's e(x, y).
-        floor_fraction, min_samples: of `CalibrationSet`.
-        own: further normalisers, each `module:name`.
+        signals: segment rewards of chosen and rejected responses.
+        sequence_values, floor_fraction, min_samples: see `CalibrationSet`.
 
     Returns:
         `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},

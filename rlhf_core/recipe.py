@@ -19,7 +19,7 @@ from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, useless_combination
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
 from rlhf_core.rewards.aggregation import BASES
-from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
+from rlhf_core.rewards.combinations import COMBINATIONS, WeightedSum
 from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
@@ -264,7 +264,7 @@ class Recipe(Checked):
     backbone: str
     optimiser: Annotated[Any, accepted_by(check_kind)]
     components: tuple[ComponentRecipe, ...] = ()
-    combination: Combination = WeightedSum()  # noqa: RUF009 (frozen and stateless)
+    combination: Any = WeightedSum()  # noqa: RUF009 (frozen and stateless)
     selection: str | None = None
     imitation: Mapping[str, Any] | None = None
     rewrites: str | None = None

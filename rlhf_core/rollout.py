@@ -21,15 +21,7 @@ Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]
 
 
 def check_side(mask: Tensor, side: Literal["left", "right"]) -> None:
-    """Refuses rows that are padded on the other side, where models would read padding and rewards be paid on it.
-
-    Args:
-        mask: [batch, length] bool, True on real tokens.
-        side: of the padding.
-
-    Raises:
-        DataError: names the first such row.
-    """
+    """Refuses a mask [batch, length] of rows that are padded on the other side: models would read padding."""
     before, after = mask[:, :-1].bool(), mask[:, 1:].bool()
     wrong = (after & ~before if side == "right" else before & ~after).any(dim=1)
     if bool(wrong.any()):
@@ -68,11 +60,7 @@ class Responses:
         check_side(self.mask, "right")
 
     def spelled(self, row: int) -> Spelling:
-        """Returns a row's text and its tokens' spans.
-
-        Raises:
-            RecipeError: neither spelling nor pieces are there.
-        """
+        """Returns a row's text and its tokens' spans."""
         if self.spelling is not None:
             return self.spelling[row]
         if self.pieces is None:
@@ -148,8 +136,7 @@ def trimmed(rows: Tensor, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, 
 
 
 def microbatches(inputs: Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
-    """Yields indices of this rank's rows in groups of similar total length, so that little padding is computed, with
-    their inputs trimmed."""
+    """Yields indices of this rank's rows in groups of similar length, with their inputs trimmed."""
     order = torch.argsort(inputs[1].sum(dim=1) + inputs[3].sum(dim=1), stable=True)
     for rows in distributed.own(order).split(size):
         if len(rows):

@@ -28,16 +28,7 @@ SCHEDULES = Choices("schedule", {"constant": constant, "linear": linear, "cosine
 
 
 def check_final_share(schedule: str, final_share: float, schedule_field: str, share_field: str) -> None:
-    """Refuses a share of the peak rate at which a rate that never decays would end.
-
-    Args:
-        schedule: a name in `SCHEDULES`.
-        final_share: where the decay ends.
-        schedule_field, share_field: their names, for the message.
-
-    Raises:
-        RecipeError: the schedule is 'constant' and the share is not 0.
-    """
+    """Refuses a share of the peak rate at which a rate that never decays would end; fields are named as given."""
     if schedule == "constant" and final_share:
         raise RecipeError(
             f"{share_field} is {final_share}, but {schedule_field} is 'constant', which never decays; leave "
@@ -48,11 +39,7 @@ def check_final_share(schedule: str, final_share: float, schedule_field: str, sh
 def rate_share(step: int, steps: int, *, warmup: float, schedule: str, final_share: float = 0.0) -> float:
     """Returns the share of the peak learning rate at `step` (from 0) of `steps`.
 
-    Args:
-        step, steps: where in the run.
-        warmup: share of the steps in which the rate rises from 0.
-        schedule: the decay after that, a name in `SCHEDULES`.
-        final_share: where the decay ends.
+    It rises from 0 over a share `warmup` of the steps, and then follows a schedule of `SCHEDULES` to `final_share`.
     """
     rising = max(1, round(warmup * steps))
     if step < rising:

@@ -158,18 +158,12 @@ def freeze(model: nn.Module) -> None:
 def stepper_of(
     model: nn.Module, kind: str, *, rate: float, betas: tuple[float, float], max_grad_norm: float, **options: Any
 ) -> Stepper:
-    """Returns the stepper of a model as this process trains.
+    """Returns the stepper of a model as this process trains; what does not require a gradient stays as it is.
 
     Args:
-        model: trained in place; what does not require a gradient stays as it is.
-        kind: 'adam' or 'adamw'.
-        rate: learning rate.
-        betas: Adam's.
+        model: trained in place.
+        kind: 'adam' or 'adamw', with its `rate`, `betas` and further options.
         max_grad_norm: gradient clipping norm.
-        options: further settings of the optimiser.
-
-    Raises:
-        RecipeError: a model in bf16 under a DeepSpeed configuration without it.
     """
 
     def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

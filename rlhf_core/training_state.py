@@ -22,10 +22,7 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def trainable_state(model: nn.Module) -> dict[str, Tensor]:
-    """Returns parameters that are trained, and buffers; frozen ones come from where the model was loaded.
-
-    The tensors are the model's own, not copies.
-    """
+    """Returns the model's own trained parameters and buffers; frozen ones come from where it was loaded."""
     frozen = _frozen(model)
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
 
@@ -51,11 +48,7 @@ def restoring() -> Iterator[None]:
 
 @torch.no_grad()
 def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Puts a `trainable_state` back into a model of the same shape.
-
-    Raises:
-        DataError: a parameter that only one of the two has.
-    """
+    """Puts a `trainable_state` back into a model; refuses one with other parameters."""
     names = set(model.state_dict())  # torch makes a missing count of batches up
     strange = sorted((state.keys() - names) | (names - _frozen(model) - state.keys()))
     if strange:

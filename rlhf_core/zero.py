@@ -216,11 +216,7 @@ def _put_hooks(taken: list[tuple[dict[int, Any], dict[int, Any]]]) -> None:
 
 
 def import_deepspeed() -> Any:
-    """Returns the module, set so that it compiles nothing.
-
-    Raises:
-        RecipeError: it is not installed.
-    """
+    """Returns the module, set so that it compiles nothing."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:

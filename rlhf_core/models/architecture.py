@@ -48,8 +48,8 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 
 def defaults_of(model_type: object) -> Mapping[str, Any]:
-    """Returns the fields of a model type's configuration with their defaults, None for a default that is not a number,
-    a text or a switch; empty for a type that is not in configurations.yaml."""
+    """Returns the fields of a model type's configuration with their defaults, None for one that is not a plain value;
+    empty for a type that is not known."""
     fields: Mapping[str, Any] = _read("configurations.yaml").get(str(model_type), {})
     return fields
 
@@ -79,8 +79,7 @@ def known_configuration(source: str) -> PreTrainedConfig:
 
 
 def field(architecture: Mapping[str, Any], names: Sequence[str]) -> int | None:
-    """Returns the number of the first field that an architecture states, else of the first that has a default; None
-    where it is not known."""
+    """Returns the number of the first field that an architecture states, else of the first that has a default."""
     defaults = defaults_of(architecture.get("model_type"))
     values = (values[name] for values in (architecture, defaults) for name in names if values.get(name) is not None)
     return next((value for value in values if isinstance(value, int)), None)
@@ -90,12 +89,7 @@ def field(architecture: Mapping[str, Any], names: Sequence[str]) -> int | None:
 
 
 def check_architecture(architecture: Mapping[str, Any]) -> None:
-    """Refuses fields that no model can have.
-
-    Raises:
-        RecipeError: an unknown model type or field, a size below 1, a number that is not finite, or sizes that do not
-            go into each other.
-    """
+    """Refuses an unknown model type or field, a size or rate out of range, and sizes that do not go into each other."""
     kind = str(architecture.get("model_type"))
     known = defaults_of(kind)
     if not known:
@@ -182,26 +176,21 @@ def make_tiny(config: PreTrainedConfig) -> PreTrainedConfig:
 
     What makes the architecture stays, too: its class, attention, positions, activation, ties and caps.
     """
+
+    def derived(name: str) -> bool:
+        return isinstance(getattr(type(config), name, None), property)
+
     made = copy.deepcopy(config)
     heads = getattr(config, "num_attention_heads", None)
     shared = getattr(config, "num_key_value_heads", heads) != heads
     for name, value in {**TINY, "num_key_value_heads": 1 if shared else 2}.items():
-        if getattr(made, name, None) is not None and not _derived(made, name):
+        if getattr(made, name, None) is not None and not derived(name):
             setattr(made, name, value)
-    if getattr(made, "layer_types", None) and not _derived(made, "layer_types"):
+    if getattr(made, "layer_types", None) and not derived("layer_types"):
         made.layer_types = made.layer_types[: made.num_hidden_layers]
-    _without_lists(made)
-    return made
-
-
-def _derived(config: PreTrainedConfig, name: str) -> bool:
-    """Returns whether a field is computed from others."""
-    return isinstance(getattr(type(config), name, None), property)
-
-
-def _without_lists(config: Any) -> None:
-    """Replaces scaled rotary positions that have a factor for each dimension of a head (Phi-3's) by plain ones."""
-    rope = getattr(config, "rope_parameters", None)
+    rope = getattr(made, "rope_parameters", None)
     if isinstance(rope, dict) and any(isinstance(value, list | tuple) for value in rope.values()):
+        # scaled positions have a factor for each dimension of a head (Phi-3's)
         kept = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
-        config.rope_parameters = {"rope_type": "default", **kept}
+        made.rope_parameters = {"rope_type": "default", **kept}
+    return made

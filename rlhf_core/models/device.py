@@ -30,10 +30,8 @@ class Device:
     """The GPUs, or the CPU, that one stage or this machine has.
 
     Args:
-        name: of a GPU, or the CPU.
-        memory_gb: GiB of a GPU; None on the CPU.
-        bf16: whether it computes in bf16.
-        tf32: whether it multiplies float32 matrices in TF32.
+        name, memory_gb: of a GPU, in GiB; None on the CPU.
+        bf16, tf32: whether it computes in bf16, and multiplies float32 matrices in TF32.
         flash_attention: whether flash_attn is installed and runs on it.
         count: GPUs.
     """
@@ -115,8 +113,7 @@ class Load:
     """Training work of a stage on one GPU, for the memory forecast (`rlhf_core.models.forecast`).
 
     Args:
-        trained: parameters of each trained model.
-        frozen: parameters of all other models together.
+        trained, frozen: parameters of each trained model, and of all other models together.
         hidden, layers: of the transformer.
         tokens: of one forward pass.
     """
@@ -156,11 +153,7 @@ def resolve(
 ) -> DeviceSettings:
     """Returns the settings of a stage on a device; what is stated always wins.
 
-    Args:
-        stated: settings of the pages.
-        device: that the stage was granted.
-        load: its training; None where it trains nothing, or where nothing is known of it.
-        deepspeed: its DeepSpeed configuration.
+    `load` is its training, None where it trains nothing or nothing is known of it.
     """
     if not device.on_gpu:
         return DeviceSettings(
@@ -177,7 +170,9 @@ def resolve(
     attention, processes = stated.attention or flash, stated.processes or max(1, device.count)
     recomputed = stated.gradient_checkpointing
     if recomputed is None:
-        recomputed = load is not None and not _fits(load, device, precision, processes, deepspeed)
+        sharding = replace(Sharding.of(processes, deepspeed), bf16=precision == "bf16")
+        memory = (device.memory_gb or 0.0) * GIB
+        recomputed = load is not None and load.bytes(sharding, recomputed=False) > memory
     return DeviceSettings(
         precision,
         attention,
@@ -186,13 +181,6 @@ def resolve(
         padding_free=attention == FLASH if stated.padding_free is None else stated.padding_free,
         processes=processes,
     )
-
-
-def _fits(load: Load, device: Device, precision: str, ranks: int, deepspeed: Mapping[str, Any] | None) -> bool:
-    """Returns whether a GPU has room for the activations of all layers."""
-    assert device.memory_gb is not None
-    sharding = replace(Sharding.of(ranks, deepspeed), bf16=precision == "bf16")
-    return load.bytes(sharding, recomputed=False) <= device.memory_gb * GIB
 
 
 #: Settings that the stage under way trains with, for its record.

@@ -31,11 +31,7 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 def check_parts(folder: Path) -> None:
-    """Refuses a model's folder without one of its parts.
-
-    Raises:
-        DataError: names the missing files, and how to make them of those that are there.
-    """
+    """Refuses a model's folder without one of its parts; says how to make it of the files that are there."""
     for part, names in PARTS.items():
         if not any(any(folder.glob(name)) for name in names):
             remedy = next((said for form, said in OTHER_FORMS.items() if any(folder.glob(form))), SAVED)
@@ -48,11 +44,7 @@ def is_hub_classifier(folder: Path) -> bool:
 
 
 def check_given_reward_model(folder: Path) -> None:
-    """Refuses a folder that is no reward model; one that does not exist may still be made by a stage.
-
-    Raises:
-        DataError: names the file, and what a reward model's folder has.
-    """
+    """Refuses a folder that is no reward model; one that does not exist may still be made by a stage."""
     known = ("model/reward_model.json", "zero_shot.json")
     if not folder.exists() or any((folder / name).is_file() for name in known):
         return
@@ -71,15 +63,7 @@ def check_given_reward_model(folder: Path) -> None:
 
 
 def check_classifier(folder: Path, *, own_template: bool = True) -> None:
-    """Refuses a classifier that is no reward model, or that cannot be read.
-
-    Args:
-        folder: with config.json.
-        own_template: whether the tokenizer's chat template is used.
-
-    Raises:
-        DataError: names the file and the field, and what to do.
-    """
+    """Refuses a classifier that is no reward model, or has no chat template where its `own_template` is used."""
     config = _read(folder / CONFIG)
     kinds = [str(kind) for kind in config.get("architectures") or ()]
     if kinds and not any(kind.endswith(CLASSIFIER) for kind in kinds):

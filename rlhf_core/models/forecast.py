@@ -60,7 +60,7 @@ class Sharding:
         return 2 if self.bf16 else 4
 
     def trained(self, parameters: int) -> tuple[float, float]:
-        """Returns (bytes on each GPU, bytes per rank in the CPU's memory) of a model that is trained."""
+        """Returns (bytes on each GPU, bytes per rank in the CPU's memory) of a trained model."""
         stage = self.stage or 0
         weights = self.bytes * parameters / (self.ranks if stage >= 3 else 1)
         gradients = self.bytes * parameters / (self.ranks if stage >= 2 else 1)
@@ -91,12 +91,7 @@ class Sharding:
 
 @dataclass(frozen=True)
 class Peak:
-    """Limits of a GPU by its maker's data sheet.
-
-    Attributes:
-        operations: dense bf16 operations per second.
-        bandwidth: bytes per second to and from its memory.
-    """
+    """Limits of a GPU by its data sheet: dense bf16 operations, and bytes to and from its memory, per second."""
 
     operations: float
     bandwidth: float
@@ -116,11 +111,7 @@ TRAIN_SHARE, SCORE_SHARE, SAMPLE_SHARE = 0.35, 0.45, 0.05
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens times parameters of one stage.
-
-    Attributes:
-        trained, scored, sampled: sum over models of parameters x tokens.
-    """
+    """Parameters times tokens of one stage, summed over models."""
 
     trained: float = 0.0
     scored: float = 0.0
@@ -128,7 +119,6 @@ class Work:
 
     @property
     def operations(self) -> float:
-        """Returns floating-point operations."""
         return 6 * self.trained + 2 * self.scored + 2 * self.sampled
 
     def gpu_hours(self, peak: float = PEAK) -> float:

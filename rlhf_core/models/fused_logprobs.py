@@ -53,15 +53,9 @@ def fused_statistics(
     Logits are computed in the layer's dtype, or autocast's, statistics and sums of gradients in float32 or better.
 
     Args:
-        hidden: [tokens, hidden].
-        targets: [tokens] int64.
+        hidden, targets, softcap, with_entropy: see `token_statistics`.
         output: a layer that `can_fuse`; frozen weights get no gradient.
-        softcap: Gemma 2's logit soft cap.
-        with_entropy: zeros are returned for the entropy otherwise.
         tokens, vocabulary: block sizes; by default what suits the device.
-
-    Returns:
-        (log-probabilities [tokens], entropies in nats [tokens]), float32 or better.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else output.weight.dtype
@@ -91,7 +85,7 @@ class _Blocks:
         self.statistics = torch.promote_types(dtype, torch.float32)
 
     def columns(self) -> Iterator[tuple[slice, Tensor]]:
-        """Returns (place in the vocabulary, weights [block, hidden] in the dtype of the product)."""
+        """Yields (place in the vocabulary, weights [block, hidden] in the dtype of the product)."""
         for start in range(0, self.weight.shape[0], self.vocabulary):
             place = slice(start, min(start + self.vocabulary, self.weight.shape[0]))
             yield place, self.weight[place].to(self.dtype)

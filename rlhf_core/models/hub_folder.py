@@ -34,11 +34,7 @@ _DEVIATION = 0.3
 
 
 def check_kind(config: PreTrainedConfig, model: str) -> None:
-    """Refuses a model that is not a language model, or whose weights are quantised.
-
-    Raises:
-        RecipeError: says what it is.
-    """
+    """Refuses a model that is not a language model, or whose weights are quantised."""
     known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
     kinds: Sequence[str] = config.architectures or ()
     if kinds and not known.intersection(kinds):
@@ -78,13 +74,6 @@ def check_architecture_runs(config: PreTrainedConfig, model: str) -> None:
 
     A tiny model of the same architecture with random weights samples answers to prompts of different lengths; their
     log-probabilities must be those of transformers, and a reward model on it must read them.
-
-    Args:
-        config: of the model.
-        model: its name, for messages.
-
-    Raises:
-        RecipeError: says what differs.
     """
     small = make_tiny(config)
     small.vocab_size, small.pad_token_id, small.bos_token_id, small.eos_token_id = _WORDS, 0, 1, 2
@@ -109,12 +98,7 @@ def check_architecture_runs(config: PreTrainedConfig, model: str) -> None:
 
 def _gap(model: PreTrainedModel, policy: Policy) -> float:
     """Returns the largest difference in nats between log-probabilities of sampled tokens, while they are sampled and in
-    one pass, and those that transformers gives.
-
-    Args:
-        model: of random weights.
-        policy: on the model.
-    """
+    one pass, and those that transformers gives."""
     width = max(map(len, _PROMPTS))
     ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in _PROMPTS])
     mask = ids != 0

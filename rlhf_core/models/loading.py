@@ -132,7 +132,7 @@ def set_device_defaults(model: PreTrainedModel) -> None:
 def stored_model(
     kind: Any, source: Path | str, dtype: torch.dtype | None = None, *, what: str = "model", remedy: str = REMEDY
 ) -> PreTrainedModel:
-    """Returns a model of an auto class from a folder or hub id, with the attention that its configuration names.
+    """Returns a model of an auto class (None: a language model), with the attention that its configuration names.
 
     Raises:
         DataError: nothing that can be loaded there, or weights are missing.
@@ -142,7 +142,7 @@ def stored_model(
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
         attention, config._attn_implementation = config._attn_implementation, None
         model: PreTrainedModel
-        model, loading_info = kind.from_pretrained(
+        model, loading_info = (kind or auto_class(config)).from_pretrained(
             str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False,
             output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
@@ -156,13 +156,7 @@ def stored_model(
 
 @contextmanager
 def naming_damage(source: Path | str, what: str = "model", remedy: str = REMEDY) -> Iterator[None]:
-    """Turns errors of a model's files into a refusal that names the folder.
-
-    transformers raises errors of any class where a value of config.json has another type.
-
-    Raises:
-        DataError: the files cannot be loaded.
-    """
+    """Turns errors of a model's files, which transformers raises of any class, into a DataError with the folder."""
     try:
         yield
     except (RewardsmithError, MemoryError, torch.OutOfMemoryError):
@@ -173,15 +167,7 @@ def naming_damage(source: Path | str, what: str = "model", remedy: str = REMEDY)
 
 
 def refuse_random(loading_info: Mapping[str, Any], source: Path | str) -> None:
-    """Refuses a model of which weights are missing.
-
-    Args:
-        loading_info: transformers' loading information.
-        source: the folder or hub id.
-
-    Raises:
-        DataError: names the first weight.
-    """
+    """Refuses a model of which transformers' loading information says that weights are missing."""
     if missing := sorted([*loading_info["missing_keys"], *(name for name, *_ in loading_info["mismatched_keys"])]):
         raise DataError(
             f"the files lack {len(missing)} weights of the model, or have them in another size, first '{missing[0]}'; "
@@ -215,9 +201,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
     Raises:
         DataError: nothing that can be loaded there.
     """
-    with naming_damage(source):
-        config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-        return stored_model(auto_class(config), source, dtype)
+    return stored_model(None, source, dtype)
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:

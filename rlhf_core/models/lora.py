@@ -46,11 +46,6 @@ class LoraSettings(Checked):
 class Adapter:
     """The low-rank adapters of a model, put into it in place; only they require gradients.
 
-    Args:
-        model: a decoder or an encoder-decoder.
-        settings: what is adapted.
-        seed: of the initial factors.
-
     Raises:
         RecipeError: peft is not installed, no layer has a target's name, or a target shares its weights with another
             layer.

@@ -57,13 +57,7 @@ def pad_sequences(sequences: Sequence[EncodedSequence], pad_id: int, device: tor
 
 
 class DecoderDecoding:
-    """Next-token logits of rows that grow by a token at a time, by a decoder-only model with its key-value cache.
-
-    Args:
-        model: a causal language model.
-        softcap: Gemma 2's logit soft cap.
-        prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
-    """
+    """Next-token logits of rows that grow by a token at a time, by a decoder-only model with its key-value cache."""
 
     def __init__(self, model: PreTrainedModel, softcap: float | None, prompt_ids: Tensor, prompt_mask: Tensor) -> None:
         self.decoder, self.output, self.softcap = decoder_of(model), model.get_output_embeddings(), softcap
@@ -83,12 +77,7 @@ class DecoderDecoding:
         return project(result.last_hidden_state[:, -1], self.output, self.softcap)
 
     def append(self, chosen: Tensor, alive: Tensor) -> None:
-        """Adds a token to every row.
-
-        Args:
-            chosen: [rows] int64.
-            alive: [rows] bool, False where the row has ended and what it is given no longer matters.
-        """
+        """Adds a token [rows] int64 to every row; it does not matter to rows that are not alive [rows] bool."""
         self.attention = torch.cat([self.attention, alive[:, None]], dim=1)
         self.positions = self.positions[:, -1:] + 1
         self.ids = chosen[:, None]
@@ -101,13 +90,12 @@ class DecoderDecoding:
 
 
 class EncoderDecoderDecoding:
-    """Decoding of an encoder-decoder model: the encoder runs once, the decoder with its caches.
+    """The same by an encoder-decoder model: the encoder runs once, the decoder with its caches.
 
     Args:
-        model: a sequence-to-sequence model.
+        model, prompt_ids, prompt_mask: as of a decoder.
         start_id: the decoder's first input.
         scale: factor on the decoder's states before the output projection.
-        prompt_ids, prompt_mask: [batch, prompt_len].
     """
 
     def __init__(
@@ -171,13 +159,9 @@ class Policy:
         *,
         with_entropy: bool = True,
     ) -> TokenStatistics:
-        """Returns the log-probability and entropy of every response token in one forward pass, only at response
-        positions.
+        """Returns the log-probability and entropy of every response token in one forward pass; see `response_states`.
 
-        Args:
-            prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
-            response_ids, response_mask: [batch, response_len], right-padded.
-            with_entropy: zeros are returned for the entropy otherwise.
+        Zeros are returned for the entropy where it is not asked for.
         """
         with self.applied():
             states = self.states(prompt_ids, prompt_mask, response_ids, response_mask)

@@ -49,13 +49,8 @@ def padded_states(backbone: Any, ids: Tensor, mask: Tensor, prompts: Tensor, res
 
     A row's padding is moved to its right end and cut to the longest row: half the positions of a batch can be padding
     between long prompts and long responses. Behind the last real token, padding needs no mask under causal attention,
-    which keeps the fast attention kernels.
-
-    Args:
-        backbone: a decoder without output projection.
-        ids, mask: [batch, length], padding anywhere.
-        prompts: [batch] tokens of each prompt.
-        response_len: most tokens of a response.
+    which keeps the fast attention kernels. Padding of ids and mask [batch, length] may be anywhere; `prompts` [batch]
+    has the tokens of each prompt, `response_len` is the most of a response.
     """
     width = max(1, int(mask.sum(dim=1).max()))
     place = mask.long().argsort(dim=1, descending=True, stable=True)[:, :width]
@@ -110,10 +105,6 @@ def can_pack(config: PreTrainedConfig, attention: str | None) -> bool:
 
     A tiny random model of the class reads three rows packed and padded. For flash attention its attention is replaced
     by one that knows the rows from positions alone, as the kernel does.
-
-    Args:
-        config: of the model.
-        attention: its kernel.
     """
     if config.is_encoder_decoder:
         return False
@@ -139,10 +130,7 @@ def can_pack(config: PreTrainedConfig, attention: str | None) -> bool:
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """Returns the hidden states of an encoder-decoder's response.
-
-    Right padding needs no mask, since no token attends to later ones.
-    """
+    """Returns an encoder-decoder's states; right padding needs no mask, since no token attends to later ones."""
     encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
     start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
     hidden: Tensor = model.get_decoder()(
@@ -155,11 +143,7 @@ def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, respons
 
 
 def start_token(config: object) -> int:
-    """Returns the decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it.
-
-    Raises:
-        RecipeError: the configuration names neither.
-    """
+    """Returns the decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it."""
     for name in ("decoder_start_token_id", "pad_token_id"):
         value = getattr(config, name, None)
         if isinstance(value, int):

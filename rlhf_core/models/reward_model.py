@@ -145,8 +145,7 @@ class ScalarModel(nn.Module):
         """Returns [batch, response_len] float32: the head's value at every response token, 0 on padding.
 
         Args:
-            prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
-            response_ids, response_mask: [batch, response_len], right-padded.
+            prompt_ids, prompt_mask, response_ids, response_mask: see `response_states`.
             head: which head.
             shift: 0 reads at the token itself (a reward of what was said), 1 at the position before it
                 (a critic's value of the state in which it is chosen).
@@ -169,8 +168,7 @@ class ScalarModel(nn.Module):
         """Returns the model's values at segment ends and at the prompt's last token, in one forward pass.
 
         Args:
-            prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
-            response_ids, response_mask: [batch, response_len], right-padded.
+            prompt_ids, prompt_mask, response_ids, response_mask: see `response_states`.
             ends: [batch, max_segments] int64, response token indices, -1 beyond each row's count.
             head: which head.
         """

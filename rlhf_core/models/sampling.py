@@ -36,13 +36,10 @@ class Loop:
 
     @staticmethod
     def check(architecture: Mapping[str, Any]) -> None:
-        """Refuses a model that the engine cannot run.
+        """Refuses a model that the engine cannot run, with the reason as the end of a message.
 
         Args:
             architecture: fields of the model's configuration, `model_type` included; empty where they are not known.
-
-        Raises:
-            RecipeError: the reason, as the end of a message.
         """
 
     def sample(
@@ -97,15 +94,7 @@ class Sampling(Checked):
     engine: Annotated[str, one_of(ENGINES)] = DEFAULT_ENGINE
 
     def refuse_copies(self, answers: int, name: str) -> None:
-        """Refuses to draw several answers to a prompt greedily: they would all be the same.
-
-        Args:
-            answers: to each prompt.
-            name: of the setting that asks for them.
-
-        Raises:
-            RecipeError: names both settings.
-        """
+        """Refuses several answers to a prompt, as the setting `name` asks for, that are drawn greedily and so equal."""
         alone = "temperature is 0" if self.temperature == 0 else "top_k is 1" if self.top_k == 1 else ""
         if answers > 1 and alone:
             raise RecipeError(

@@ -258,11 +258,7 @@ def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
 
 
 def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all settings of an algorithm: what it is made of, overridden by those given.
-
-    Args:
-        kind: a name in `OPTIMISERS`.
-        settings: sizes, rates and what differs from the algorithm's own composition.
+    """Returns all settings of an algorithm of `OPTIMISERS`: what it is made of, overridden by those given.
 
     Raises:
         RecipeError: an unknown kind or setting, or a setting that the composition never reads.
@@ -300,11 +296,8 @@ def useless_combination(shaping: Chain | None, optimiser: str | Mapping[str, Any
     """Returns the reason why a shaping, or its last steps, change nothing for an optimiser; None if they matter.
 
     GRPO normalises a reward of one value per response within its group; online DPO orders its pairs by the raw proxy,
-    so that no step of any shaping reaches it. Source: PAR, §5 and §11.
-
-    Args:
-        shaping: of the only component.
-        optimiser: a recipe's `optimiser`, or its kind.
+    so that no step of any shaping reaches it. The shaping is that of the only component; the optimiser a recipe's, or
+    its kind. Source: PAR, §5 and §11.
     """
     given = {"kind": optimiser} if isinstance(optimiser, str) else optimiser
     made = {**OPTIMISERS.get(str(given["kind"]), {}), **given}

@@ -141,13 +141,8 @@ def collect(
         rescored, sampled = ENGINES[sampling.engine].rescored, (generated.logprobs, generated.entropies)
         if rescored:
             sampled = (logprobs, entropies) if policy is reference else score(policy, *drawn, microbatch)
-    responses = Responses(
-        ids=generated.ids,
-        mask=generated.mask,
-        ended=generated.ended,
-        pieces=token_pieces(tokenizer, generated),
-        entropies=entropies,
-    )
+    pieces = token_pieces(tokenizer, generated)
+    responses = Responses(generated.ids, generated.mask, generated.ended, pieces, entropies)
     identities: dict[str, int] = {}
     groups = [identities.setdefault(str(p.record.get("id", i)), len(identities)) for i, p in enumerate(prompts)]
     if group_size > 1:  # a prompt that comes twice in a batch is two groups
@@ -183,27 +178,23 @@ def score(
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
     """Returns some rows of a batch, trimmed to the width that they need."""
     prompt_ids, prompt_mask, ids, mask = trimmed(rows, *batch.inputs)
-    wanted = rows.tolist()
     old = batch.responses
+
+    def picked(values: Sequence[Any]) -> list[Any]:
+        return [values[i] for i in rows.tolist()]
 
     def cut(values: Tensor | None) -> Tensor | None:
         return None if values is None else values[rows, : ids.shape[1]]
 
-    responses = Responses(
-        ids=ids,
-        mask=mask,
-        ended=old.ended[rows],
-        pieces=None if old.pieces is None else [old.pieces[i] for i in wanted],
-        entropies=cut(old.entropies),
-    )
+    pieces = None if old.pieces is None else picked(old.pieces)
     return replace(
         batch,
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
-        responses=responses,
-        prompts=[batch.prompts[i] for i in wanted],
-        texts=[batch.texts[i] for i in wanted],
-        records=[batch.records[i] for i in wanted],
+        responses=Responses(ids, mask, old.ended[rows], pieces, cut(old.entropies)),
+        prompts=picked(batch.prompts),
+        texts=picked(batch.texts),
+        records=picked(batch.records),
         groups=batch.groups[rows],
         logprobs=cut(batch.logprobs),
         reference_logprobs=cut(batch.reference_logprobs),

@@ -83,7 +83,6 @@ class Learner:
 
     Args:
         policy, critic: trained in place; what does not require a gradient stays as it is.
-        config: settings.
         auxiliary: a further loss of the policy.
     """
 
@@ -127,8 +126,7 @@ class Learner:
 
         The gaps between log-probabilities at rollout and now are the first minibatch's, before anything is learned
         from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error. Where
-        online DPO skips pairs, `skipped_pairs` counts them; a batch of which none is left teaches nothing and has no
-        other metrics.
+        online DPO skips pairs, `skipped_pairs` counts them; a batch of which none is left has no other metrics.
 
         Args:
             experience: what is learned from.
@@ -160,8 +158,7 @@ class Learner:
         return self.objective.units(experience.scores, experience.batch.groups, self.config)
 
     def _minibatches(self, experience: Experience, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yields the shuffled units [minibatch / k, k], those of similar length side by side; the last may hold
-        fewer."""
+        """Yields the shuffled units [minibatch / k, k], similar lengths side by side; the last may hold fewer."""
         lengths = experience.batch.responses.mask.sum(dim=1)[units].amax(dim=1)
         order = torch.randperm(len(units), generator=generator).to(units.device)
         for part in order.split(self.config.minibatch // units.shape[1]):
@@ -170,8 +167,7 @@ class Learner:
     def minibatch(
         self, experience: Experience, units: Tensor, kl_coef: float, *, train_actor: bool = True
     ) -> dict[str, float]:
-        """Takes one optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its
-        metrics."""
+        """Takes one optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns metrics."""
         config, mask = self.config, experience.batch.responses.mask
         rows = units.flatten()
         tokens = mask[rows].sum().clamp(min=1)

@@ -49,15 +49,11 @@ class PolicyOptimiser:
     Args:
         policy: trained in place.
         reward: rollouts to per-token rewards.
-        source: where rollouts come from.
-        config: settings.
+        source: of rollouts.
         seed: of sampling, shuffling and the replay buffer.
         critic: trained in place; its head 'value' is read at the state before each token.
         auxiliary: a further loss of the policy.
         clock: times scoring and updates; give the source the same one.
-
-    Raises:
-        RecipeError: a critic that the settings do not want, or none that they do.
     """
 
     def __init__(
@@ -150,11 +146,7 @@ class PolicyOptimiser:
         return Experience(batch, reward, values, advantages, returns, proxy_scores(reward), self.importance(batch))
 
     def importance(self, batch: RolloutBatch) -> Tensor | None:
-        """Returns the weights of the tokens' losses, None where the settings ask for none.
-
-        Raises:
-            RecipeError: the rollouts have no log-probabilities of an engine beside the policy's.
-        """
+        """Returns the weights of the tokens' losses, None where the settings ask for none."""
         cap = self.config.importance_cap
         if cap is None:
             return None
@@ -178,11 +170,7 @@ class PolicyOptimiser:
         return self.learner.update(experience, self.generator, self.kl.value, train_actor=train_actor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that changes while training, between two iterations: tensors, numbers, texts, lists and mappings
-        only.
-
-        Tensors are the live ones: save or copy them before the next iteration.
-        """
+        """Returns all that changes while training, as tensors and plain values; tensors are the live ones."""
         state = {name: part.state_dict() for name, part in self._parts().items()}
         return state | {"step": self.step, "generator": self.generator.get_state()}
 

@@ -19,13 +19,7 @@ from rlhf_core.rollout import RolloutBatch
 
 
 class Passes:
-    """Indices of `n` items without end, `size` at a time; every item once before any comes again.
-
-    Args:
-        n: items.
-        size: of a batch.
-        seed: of their order.
-    """
+    """Indices of `n` items in random order without end, `size` at a time; each once before any comes again."""
 
     def __init__(self, n: int, size: int, seed: str) -> None:
         if n < 1:

@@ -58,8 +58,7 @@ class Aggregated:
 
     @property
     def worth(self) -> Tensor:
-        """Returns [batch, max_segments]: what each segment contributes to the total, or its own reward where `weighted`
-        is false, as for a plain mean. Training measures the worth, and normalisers are fitted to it."""
+        """Returns [batch, max_segments] contributions, or rewards where not `weighted`; normalisers fit it."""
         return self.contributions if self.weighted else self.rewards
 
 
@@ -91,7 +90,6 @@ class Aggregation(Checked):
 
     @property
     def entry(self) -> Entry:
-        """Returns the function behind its name, and what that needs."""
         return AGGREGATIONS[self.kind]
 
     def __call__(self, states: SegmentStates) -> Aggregated:
@@ -100,11 +98,9 @@ class Aggregation(Checked):
 
 
 def differences(states: SegmentStates, base: str) -> Tensor:
-    """Returns [batch, max_segments] float32: v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
+    """Returns [batch, max_segments] float32: v_i - v_(i-1), 0 beyond each row's count; `base` is one of `BASES`.
 
-    Args:
-        states: values at segment ends.
-        base: v_0, one of `BASES`.
+    Source: Sentence, Eq. 3.
     """
     first = states.base if base == "prompt" else torch.zeros_like(states.base)
     before = torch.cat([first[:, None], states.values[:, :-1]], dim=1)
@@ -114,12 +110,7 @@ def differences(states: SegmentStates, base: str) -> Tensor:
 def rotary(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
     """Returns the rotary embedding of interleaved pairs: (x_2t, x_2t+1) turned by position * base^(-2t/d), t from 0.
 
-    Args:
-        vectors: [..., d] float32.
-        positions: [...] of the same leading shape.
-        base: of the frequencies.
-
-    Source: Sentence, appendix A.2.
+    Vectors are [..., d] float32 and positions [...]. Source: Sentence, appendix A.2.
     """
     half = vectors.shape[-1] // 2
     powers = torch.arange(half, device=vectors.device, dtype=torch.float32) / half
@@ -135,17 +126,13 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, filled.softmax(dim=-1), 0.0)
 
 
-def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
-    """Returns [batch, max_segments] softmax over segments of q_n . k_i, without 1/sqrt(d).
+def attention_weights(states: SegmentStates, rope_base: float) -> Tensor:
+    """Returns [batch, max_segments] softmax over segments of q_n . k_i, without 1/sqrt(d); q_n is the last segment's.
 
-    Args:
-        queries, keys: [batch, max_segments, dim] at segment ends; the query is the last segment's.
-        mask: [batch, max_segments] bool.
-        rope_base: rotary base over segment indices 1..n.
-
-    Source: Sentence, §3.1 and appendix A.2.
+    Rotary embeddings are over segment indices 1..n. Source: Sentence, §3.1 and appendix A.2.
     """
-    queries, keys, index = queries.float(), keys.float(), _indices(mask)
+    mask, queries, keys = states.mask, states.project(QUERY), states.project(KEY)
+    index = _indices(mask)
     last = (mask.sum(dim=1) - 1).clamp(min=0)
     rows = torch.arange(len(mask), device=mask.device)
     query = rotary(queries[rows, last], index[rows, last], rope_base)
@@ -153,13 +140,14 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: fl
     return masked_softmax(scores, mask)
 
 
-def mean_attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
+def mean_attention_weights(states: SegmentStates, rope_base: float) -> Tensor:
     """Returns [batch, max_segments] attention that each segment receives, averaged over all segments' queries.
 
     Source: Sentence, appendix A.6, whose sum runs over the softmax's own index as printed (always 1/T); read as in
     Kim et al. 2023, over the queries.
     """
-    queries, keys = (rotary(part.float(), _indices(mask), rope_base) for part in (queries, keys))
+    mask = states.mask
+    queries, keys = (rotary(states.project(name), _indices(mask), rope_base) for name in (QUERY, KEY))
     attention = masked_softmax(queries @ keys.transpose(1, 2), mask[:, None, :].expand(-1, mask.shape[1], -1))
     attention = torch.where(mask[:, :, None], attention, 0.0)
     return attention.sum(dim=1) / mask.sum(dim=1).clamp(min=1)[:, None]
@@ -173,48 +161,14 @@ def _uniform(mask: Tensor) -> Tensor:
     return mask.float() / mask.sum(dim=1).clamp(min=1)[:, None]
 
 
-def _differences(states: SegmentStates, options: Aggregation) -> Tensor:
-    return differences(states, options.base)
-
-
-def _attention(states: SegmentStates, options: Aggregation) -> Tensor:
-    return attention_weights(states.project(QUERY), states.project(KEY), states.mask, options.rope_base)
-
-
 def _weighted(rewards: Tensor, weights: Tensor) -> Aggregated:
     return Aggregated((weights * rewards).sum(dim=1), rewards, weights)
 
 
 def mean(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns plain mean. Each segment is worth its own value, not its share of the mean (Segment, §2.3)."""
+    """Returns the plain mean. Each segment is worth its own value, not its share of the mean (Segment, §2.3)."""
     total = states.values.sum(dim=1) / states.mask.sum(dim=1).clamp(min=1)
     return Aggregated(total, states.values, _uniform(states.mask), weighted=False)
-
-
-def total_sum(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns plain sum."""
-    return _weighted(states.values, states.mask.float())
-
-
-def differential_mean(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns DA: mean of differences, so (v_n - v_0)/n."""
-    return _weighted(_differences(states, options), _uniform(states.mask))
-
-
-def value_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns VW: attention-weighted values."""
-    return _weighted(states.values, _attention(states, options))
-
-
-def differential_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns the paper's own: attention-weighted differences."""
-    return _weighted(_differences(states, options), _attention(states, options))
-
-
-def preference_transformer(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Returns values weighted by the attention that they receive from every segment."""
-    weights = mean_attention_weights(states.project(QUERY), states.project(KEY), states.mask, options.rope_base)
-    return _weighted(states.values, weights)
 
 
 @dataclass(frozen=True)
@@ -236,11 +190,23 @@ AGGREGATIONS = Choices(
     "aggregation",
     {
         "mean": Entry(mean, of_values=True),
-        "sum": Entry(total_sum),
-        "differential_mean": Entry(differential_mean),
-        "value_attention": Entry(value_attention, attends=True),
-        "differential_attention": Entry(differential_attention, attends=True),
-        "preference_transformer": Entry(preference_transformer, attends=True),
+        "sum": Entry(lambda states, options: _weighted(states.values, states.mask.float())),
+        "differential_mean": Entry(
+            lambda states, options: _weighted(differences(states, options.base), _uniform(states.mask))
+        ),
+        "value_attention": Entry(
+            lambda states, options: _weighted(states.values, attention_weights(states, options.rope_base)), attends=True
+        ),
+        "differential_attention": Entry(
+            lambda states, options: _weighted(
+                differences(states, options.base), attention_weights(states, options.rope_base)
+            ),
+            attends=True,
+        ),
+        "preference_transformer": Entry(
+            lambda states, options: _weighted(states.values, mean_attention_weights(states, options.rope_base)),
+            attends=True,
+        ),
     },
     needs=("aggregate", "attends", "of_values"),
 )

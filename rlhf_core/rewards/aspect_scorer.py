@@ -27,12 +27,7 @@ from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 
 def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns half-open token spans of character spans, in order and disjoint; some may be empty.
-
-    Args:
-        tokens: [start, end) of each token, never decreasing.
-        spans: [start, end) of each slice, in order.
-    """
+    """Returns half-open token spans of slices [start, end) of characters, in order and disjoint; some may be empty."""
     starts = [start for start, _ in tokens]
     found: list[tuple[int, int]] = []
     behind = 0
@@ -61,12 +56,7 @@ def token_values(tokens: Several[tuple[int, int]], scored: Scored) -> list[float
 
 @dataclass(frozen=True)
 class AspectScorer:
-    """Scores rollouts by an aspect.
-
-    Args:
-        aspect: what is asked.
-        tokenizer: of the policy.
-    """
+    """Scores rollouts by an aspect, over the tokens of the policy's tokenizer."""
 
     aspect: Aspect
     tokenizer: PreTrainedTokenizerBase
@@ -76,12 +66,7 @@ class AspectScorer:
         return SIGNALS[self.aspect.density][0]
 
     def score(self, batch: RolloutBatch) -> Signal:
-        """Returns the aspect's values over the batch's tokens.
-
-        Raises:
-            RecipeError: scores that are not of the declared density.
-            NumericsError: a score that is not finite.
-        """
+        """Returns the aspect's values over the batch's tokens; see `checked_scores`."""
         mask = batch.responses.mask
         spelled = [
             token_spans(self.tokenizer, ids[row].tolist())
@@ -122,8 +107,7 @@ class ToolClock:
         self._before = self._now()
 
     def read(self) -> dict[str, float]:
-        """Returns `tool_seconds` that the reward waited, `tool_calls` and `tool_retries`; starts anew. Empty without
-        tools."""
+        """Returns `tool_seconds` that the reward waited, `tool_calls` and `tool_retries`; empty without tools."""
         before, self._before = self._before, self._now()
         return {name: value - before[name] for name, value in self._before.items()}
 

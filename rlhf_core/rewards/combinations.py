@@ -5,13 +5,17 @@ from it on also what its aspects pay, which is never below 0. So every total abo
 it, exactly, in float32: the gate asks the *paid* w_h h, adding what is not negative never lowers a float, and nothing
 else is paid below. KL is added by the optimiser afterwards and may turn pairs around; `gate_metrics` counts them.
 Source: ALARM, §2.3 and §3.3.
+
+A combination says by `shapes_aspects` whether an aspect that may be negative is shaped by a sigmoid unless the recipe
+shapes it. Its `check` refuses components (`rlhf_core.recipe.ComponentRecipe`) that it cannot combine; `build` gets the
+components' weights by name and the [n] normalised holistic rewards of the selection's pure samples, None if not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.credit import CREDITS
@@ -27,31 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Combination(Protocol):
-    """A combination as a recipe states it.
-
-    Attributes:
-        shapes_aspects: whether an aspect that may be negative is shaped by a sigmoid unless the recipe shapes it.
-    """
-
-    shapes_aspects: ClassVar[bool]
-
-    def check(self, components: Sequence[Any], clamp: float | None) -> None:
-        """Refuses components (`rlhf_core.recipe.ComponentRecipe`) that it cannot combine.
-
-        Raises:
-            RecipeError: says which, and why.
-        """
-
-    def build(self, weights: Mapping[str, float], pure: Tensor | None) -> composition.Combination:
-        """Returns the function that combines the components' rewards.
-
-        Args:
-            weights: of the components by name.
-            pure: [n] normalised holistic rewards of the selection's pure samples, None where they are not known.
-        """
-
-
 @dataclass(frozen=True)
 class WeightedSum(Checked):
     """Every component pays what it says."""
@@ -59,7 +38,7 @@ class WeightedSum(Checked):
     shapes_aspects: ClassVar[bool] = False
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
-        """Refuses nothing: whatever is paid to tokens adds up."""
+        pass
 
     def build(self, weights: Mapping[str, float], pure: Tensor | None) -> composition.Combination:
         return add_up

@@ -1,7 +1,7 @@
 """A reward: components of score -> normalise -> shape -> credit, combined into one tensor per token.
 
-The sum of the breakdown is the reward. Signal types are checked when the reward is built, so that what does
-not fit together is refused before anything is trained.
+The sum of the breakdown is the reward. Signal types are checked when the reward is built, so that what does not fit
+together is refused before anything is trained.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.normalisers import NoNormaliser, Normaliser
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.shaping.choices import Chain
 from rlhf_core.signals import Signal, SignalType
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ class Scorer(Protocol):
     def gives(self) -> SignalType: ...
 
     def score(self, batch: RolloutBatch) -> Signal: ...
-
-
-class Shaping(Protocol):
-    """Reshapes a normalised signal into one of the same type."""
-
-    @property
-    def takes(self) -> tuple[SignalType, ...]: ...
-
-    def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
-        """Returns the shaped signal; running statistics take in the batch first where `update` says so."""
 
 
 @runtime_checkable
@@ -70,10 +61,10 @@ class Component:
 
     Args:
         name: its name in the breakdown.
-        scorer: raw signal.
+        scorer: gives the raw signal.
         credit: placement on tokens.
         normaliser: applied to the raw signal.
-        shaping: applied to the normalised signal.
+        shaping: applied to the normalised signal; its running statistics take in the batch where `update` says so.
         weight: factor on what is paid.
         references: [M] float32 reference rewards by prompt id, scored and normalised as this component does.
 
@@ -85,7 +76,7 @@ class Component:
     scorer: Scorer
     credit: Credit
     normaliser: Normaliser = NoNormaliser()  # noqa: RUF009 (frozen and stateless)
-    shaping: Shaping | None = None
+    shaping: Chain | None = None
     weight: float = 1.0
     references: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -104,7 +95,7 @@ class Component:
                 )
 
     def __call__(self, batch: RolloutBatch, *, update: bool = True) -> Part:
-        """Scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
+        """Scores, normalises, shapes and places."""
         raw = self.scorer.score(batch)
         signal = self.normaliser(raw)
         if self.shaping is not None:
@@ -125,7 +116,7 @@ Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, "Tensor"]]
 
 
 def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
-    """Returns the weighted sum: every component pays what it says."""
+    """Pays every component what it says."""
     return {name: part.tokens for name, part in parts.items()}
 
 
@@ -145,7 +136,6 @@ class RewardOutput:
 
     @property
     def raw(self) -> dict[str, Signal]:
-        """Returns the raw signals by component, before normalisation."""
         return {name: part.raw for name, part in self.parts.items()}
 
     def sequence_totals(self) -> Tensor:
@@ -195,11 +185,9 @@ class Reward:
         return RewardOutput(total, breakdown, parts)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Returns the state of the stateful steps, by component and step."""
         return {c.name: {name: step.state_dict() for name, step in c.stateful().items()} for c in self.components}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Restores what `state_dict` gave."""
         for component in self.components:
             for name, step in component.stateful().items():
                 step.load_state_dict(state[component.name][name])

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.loading import refuse_random
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.rewards.aggregation import Aggregation
 
@@ -21,20 +22,16 @@ def check_one_read(segmenter: str, aggregation: Aggregation, where: str) -> None
         segmenter: the kind of the segmenter that it was trained on.
         aggregation: of the segments' values.
         where: names the model.
-
-    Raises:
-        RecipeError: with the reason.
     """
     if segmenter != "bandit":
         raise RecipeError(
             f"{where}: the model is read at the end of each segment ('{segmenter}'), and a sequence classifier of "
             "transformers is read once, at the last token; export a model whose segmenter is 'bandit'"
         )
-    values, hidden = torch.tensor([[1.25], [-0.5]]), torch.zeros(2, 1, 4)
+    value, hidden = torch.tensor([[1.25]]), torch.zeros(1, 1, 4)
     heads = {name: nn.Linear(4, outputs, bias=False) for name, outputs in aggregation.projections.items()}
-    base = torch.tensor([0.75, 2.0])
-    found = aggregation(SegmentStates(values, torch.ones(2, 1, dtype=torch.bool), base, hidden, heads)).total
-    if not torch.equal(found, values[:, 0]):
+    states = SegmentStates(value, torch.ones(1, 1, dtype=torch.bool), torch.tensor([0.75]), hidden, heads)
+    if not torch.equal(aggregation(states).total, value[0]):
         raise RecipeError(
             f"{where}: aggregation '{aggregation.kind}' does not give the head's value at the last token (it also "
             "reads the prompt's end, say), which is all that a sequence classifier of transformers reads; export a "
@@ -83,13 +80,8 @@ def as_classifier(model: ScalarModel, head: str, pad_id: int, where: str) -> Pre
 
 
 def load_classifier(folder: Path) -> PreTrainedModel:
-    """Returns an exported classifier as anybody loads it.
-
-    Raises:
-        RecipeError: weights that the folder does not have, which transformers would make up.
-    """
+    """Returns an exported classifier as anybody loads it, with all of its weights."""
     made, loading_info = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
-    if missing := sorted(loading_info["missing_keys"]):
-        raise RecipeError(f"{folder}: the weights of {', '.join(missing)} were not saved")
+    refuse_random(loading_info, folder)
     loaded: PreTrainedModel = made.eval()
     return loaded

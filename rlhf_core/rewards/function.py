@@ -48,22 +48,14 @@ class FunctionScorer:
     name: str = ""
 
     def score(self, batch: RolloutBatch) -> Sequence | Tokens:
-        """Returns the callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
-
-        The callable runs without gradients and gets copies, so that one that changes its batch changes nothing that is
-        trained on.
-
-        Raises:
-            RecipeError: as `values_of`, or values of another shape than declared.
-            FunctionNumericsError: a value that is not finite.
-        """
+        """Returns the callable's values as a float32 signal; see `values_of` and `checked_signal`."""
         name = self.name or str(getattr(self.function, "__name__", self.function))
         found = distributed.on_main(lambda: values_of(self.function, batch, name))
         return checked_signal(found.to(batch.prompt_ids.device), batch, self.gives, name)
 
 
 def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, name: str) -> Tensor:
-    """Returns what a callable gives for a copy of a batch, as float32 on the CPU.
+    """Returns what a callable gives for a copy of a batch, without gradients, as float32 on the CPU.
 
     Raises:
         UserCodeError: it raises an error; the message has its file and line.
@@ -124,8 +116,7 @@ def _failure(function: Any, name: str, error: Exception) -> UserCodeError:
 
 
 def _takes_a_batch(function: Any) -> bool:
-    """Returns whether a callable takes one argument that is not named as those of another library's rewards; also where
-    its arguments are not known, as of functions in C."""
+    """Returns whether a callable takes one argument, not named as those of another library's rewards; or may."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -144,11 +135,7 @@ def _file(function: Any) -> str:
 
 
 def _refuse_uncalled(function: Any, name: str) -> None:
-    """Refuses a callable whose call gives no values yet.
-
-    Raises:
-        RecipeError: an async function, or a class.
-    """
+    """Refuses an async function and a class, whose calls give no values yet."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         raise RecipeError(f"reward function {name} is async; define it by def, and wait for its answers inside")
     if inspect.isclass(function):

@@ -1,14 +1,16 @@
 """Losses of reward models on preference pairs: Bradley-Terry, ODIN's two heads, and the regularisation of rewards.
 
-A loss names the heads that it trains. The first is the one that is read when the model is measured, normalised and
-used; ODIN's length head is trained to be thrown away.
+A loss names the heads that it trains, of which the first is read when the model is measured, normalised and used
+(ODIN's length head is trained to be thrown away), and how many pairs a microbatch needs for it to say anything. Called
+with the evaluations e(x, y) of each head, the [pairs] tokens of the chosen and the rejected responses (float32) and the
+model's heads, it returns (sum of the loss over pairs, sums over pairs of further measures).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
@@ -58,29 +60,6 @@ def _weight(head: torch.nn.Module) -> Tensor:
     units = torch.eye(head.in_features, dtype=parameter.dtype, device=parameter.device)
     weight: Tensor = head(units)
     return weight.squeeze(-1).float()
-
-
-class PreferenceLoss(Protocol):
-    """A loss over a microbatch of pairs.
-
-    Attributes:
-        heads: that are trained; the first is the one to read.
-        minimum_pairs: that a microbatch needs for the loss to say anything.
-    """
-
-    heads: ClassVar[tuple[str, ...]]
-    minimum_pairs: ClassVar[int]
-
-    def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Returns (sum of the loss over pairs, sums over pairs of further measures).
-
-        Args:
-            evaluated: e(x, y) of each head.
-            lengths: [pairs] tokens of the chosen and of the rejected responses, float32.
-            heads: the model's heads.
-        """
 
 
 @dataclass(frozen=True)
@@ -142,6 +121,9 @@ BRADLEY_TERRY = BradleyTerry()
 LOSSES: Choices[type[Any]] = Choices(
     "loss", {"bradley_terry": BradleyTerry, "odin": Odin}, needs=("heads", "minimum_pairs", "__call__")
 )
+
+
+PreferenceLoss = BradleyTerry | Odin
 
 
 def build_loss(spec: str | Mapping[str, Any]) -> PreferenceLoss:

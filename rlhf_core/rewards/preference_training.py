@@ -73,8 +73,7 @@ def head_evaluations(
 
 
 def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the attention and positions of rows that hold a prompt, its chosen and its rejected response, then
-    padding.
+    """Returns the attention and positions of rows of a prompt, its chosen and its rejected response, and padding.
 
     Both responses attend to the prompt and to their own past, and both go on counting positions where it ends.
 
@@ -82,8 +81,8 @@ def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tup
         prompts, chosen, rejected: [pairs] tokens of each part.
 
     Returns:
-        (mask [pairs, length, length] bool, True where the row's token attends to the column's; padding attends to
-        itself; positions [pairs, length]).
+        (mask [pairs, length, length] bool, True where the row's token attends to the column's, padding to itself;
+        positions [pairs, length]).
     """
     first, second = prompts + chosen, prompts + chosen + rejected
     place = torch.arange(int(second.max()), device=prompts.device)[None]
@@ -136,11 +135,9 @@ def _states(
     side: Sequence[SegmentedSequence],
     start: Tensor,
 ) -> SegmentStates:
-    """Returns the model's values at the segment ends of responses that start at [pairs] positions after shared prompts.
+    """Returns the values at segment ends of responses that start `start` [pairs] positions behind shared prompts.
 
-    Args:
-        hidden, values: [pairs, length, hidden] and a head of them [pairs, length].
-        prompts: [pairs] lengths.
+    States are [pairs, length, hidden], a head's values of them [pairs, length]; prompts have [pairs] lengths.
     """
     ends, read = pad_rows([s.ends for s in side], -1, "right")
     ends, read = ends.to(values.device), read.to(values.device)
@@ -155,8 +152,7 @@ def _states(
 
 
 def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
-    """Returns a mask in the form that every attention implementation takes: 0, or the least number, in the model's
-    dtype."""
+    """Returns a mask as every attention takes it: 0, or the least number, in the model's dtype."""
     dtype = model.backbone.dtype
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
@@ -169,8 +165,7 @@ def pair_loss(
     aggregation: Aggregation = PLAIN_MEAN,
     loss: PreferenceLoss = BRADLEY_TERRY,
 ) -> tuple[Tensor, float, dict[str, float]]:
-    """Returns (sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both
-    sides.
+    """Returns (sum of the loss over pairs, number of pairs, sums of measures); one forward pass for both sides.
 
     Accuracy and margin are of the loss's first head.
     """
@@ -179,15 +174,8 @@ def pair_loss(
     lengths = [torch.tensor([float(len(s.sequence.response)) for s in side], device=good.device)
                for side in (chosen, rejected)]  # fmt: skip
     total, measures = loss(evaluated, (lengths[0], lengths[1]), dict(model.heads.items()))
-    return (
-        total,
-        float(len(chosen)),
-        {
-            "accuracy": float((good > bad).sum()),
-            "margin": float((good - bad).detach().sum()),
-            **measures,
-        },
-    )
+    measures = {"accuracy": float((good > bad).sum()), "margin": float((good - bad).detach().sum()), **measures}
+    return total, float(len(chosen)), measures
 
 
 @torch.no_grad()
@@ -199,8 +187,7 @@ def score_parts(
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
-    """Returns (e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar
-    length."""
+    """Returns (rewards e [n] float32 of responses; `worth`, `rewards` and `weights` of each one's segments)."""
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
     for rows in own_rows_by_length([len(each.sequence) for each in sequences], batch):
@@ -222,6 +209,6 @@ def score_all(
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[list[float]]]:
-    """Returns (e [n] float32, the rewards of the responses; for each response the worth of its segments)."""
+    """Returns (rewards e [n] float32 of responses; the worth of each one's segments)."""
     result, parts = score_parts(model, sequences, pad_id, aggregation, batch, head)
     return result, [part["worth"] for part in parts]

@@ -37,12 +37,11 @@ class RewardModelScorer:
     Args:
         model: the reward model, in evaluation mode.
         segmenter: where it is read; not necessarily where it was trained.
-        read: 'value' pays each segment the head's value at its end, 'difference' what it adds to the value before it,
-            'weighted' its part in the aggregated reward (all Segments); 'aggregate' is that reward (Sequence).
+        read: a name in `READS`.
         head: which head.
         microbatch: rows per forward pass.
         aggregation: how the model aggregates, for 'weighted' and 'aggregate'.
-        base: of the first difference, 'prompt' for the head at the prompt's last token or 'zero'.
+        base: of the first difference, one of `BASES`.
         tokenizer: of policy and reward model; needed by segmenters of characters and by end tokens.
         end_token: id of `<END>`, the special token behind every sentence, where the model was trained with it.
     """
@@ -77,7 +76,7 @@ class RewardModelScorer:
         return distributed.merged(values)
 
     def spelled(self, responses: Responses) -> Responses:
-        """Returns responses with the characters behind each token, where the segmenter asks for them."""
+        """Returns responses with their tokens' characters, where the segmenter asks for them."""
         if not self.segmenter.needs_spelling or self.tokenizer is None or responses.spelling is not None:
             return responses
         rows = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
@@ -125,8 +124,7 @@ class RewardModelScorer:
 
     @property
     def needs_token_values_only(self) -> bool:
-        """Returns whether the head's values at the response's tokens give the signal, without base, weights or
-        `<END>`."""
+        """Returns whether the head's values at the response's tokens give the signal."""
         return self.end_token is None and READS[self.read].enough(self.aggregation)
 
     def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:

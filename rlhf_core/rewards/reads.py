@@ -42,19 +42,14 @@ class Read:
 
 
 def _values(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Returns values at segment ends, each with weight 1, however the model aggregates them."""
+    """Returns values at segment ends with weight 1, however the model aggregates them."""
     return Aggregated(states.values.sum(dim=1), states.values, states.mask.float())
 
 
 def _differences(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Returns the difference of each segment's value from the value before, with weight 1."""
+    """Returns what each segment adds to the value before it, with weight 1."""
     rewards = differences(states, base)
     return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
-
-
-def _aggregated(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Returns rewards and weights as the model was trained to have them."""
-    return aggregation(states)
 
 
 def _rewards(found: Aggregated, segmentation: Segmentation) -> Segments:
@@ -76,13 +71,13 @@ READS = Choices(
         "difference": Read(Segments, _differences, _rewards),
         "weighted": Read(
             Segments,
-            _aggregated,
+            lambda states, aggregation, base: aggregation(states),
             lambda found, segmentation: Segments(found.contributions, segmentation),
             fits_normalisers=True,
         ),
         "aggregate": Read(
             Sequence,
-            _aggregated,
+            lambda states, aggregation, base: aggregation(states),
             lambda found, segmentation: Sequence(found.total),
             of_token_values=lambda values: Sequence(values.masked_mean()),
             enough=lambda aggregation: aggregation.entry.of_values,

@@ -79,12 +79,9 @@ class ZeroShotSettings(Checked):
 
 @dataclass(frozen=True)
 class LocalZeroShot:
-    """A loaded model that rewards answers; its own tokenizer reads them.
+    """A loaded model that rewards answers: a causal one, or one with a single output.
 
-    Args:
-        settings: how it is asked.
-        model: a causal model, or one with a single output.
-        tokenizer: with offset mapping, for which tokens are the answer's.
+    Its own tokenizer reads them, with offset mapping, which says which tokens are the answer's.
     """
 
     settings: ZeroShotSettings
@@ -92,11 +89,7 @@ class LocalZeroShot:
     tokenizer: PreTrainedTokenizerBase
 
     def rewards(self, instructions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Returns one reward for each answer, in float32, whatever the others are.
-
-        Raises:
-            NumericsError: a reward that is not finite.
-        """
+        """Returns one reward for each answer, in float32, whatever the others are."""
         encoded = [self._encoded(one, text) for one, text in zip(instructions, answers, strict=True)]
         found = [self.settings.empty] * len(encoded)
         rows = [i for i, (_, count) in enumerate(encoded) if count]
@@ -145,22 +138,13 @@ class EndpointZeroShot:
     """A served model that rewards answers by the log-probabilities of their tokens.
 
     An answer's tokens are those behind the tokens that its prompt has alone.
-
-    Args:
-        settings: how it is asked, with `base_url`.
-        client: of HTTP.
     """
 
     settings: ZeroShotSettings
     client: httpx.Client
 
     def rewards(self, instructions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Returns one reward for each answer.
-
-        Raises:
-            JudgeError: an answer that is not what the protocol says, or none.
-            NumericsError: a reward that is not finite.
-        """
+        """Returns one reward for each answer; JudgeError where a reply is not what the protocol says."""
         asked = [(self.settings.opening(one), text) for one, text in zip(instructions, answers, strict=True)]
         texts = dict.fromkeys(part for opening, text in asked if text for part in (opening, opening + text))
         tokens = dict(zip(texts, self._tokens(list(texts)), strict=True))
@@ -228,11 +212,7 @@ ZeroShot = LocalZeroShot | EndpointZeroShot
 
 
 def load_zero_shot(settings: ZeroShotSettings, device: str = "cpu") -> ZeroShot:
-    """Returns the model of settings, loaded or asked over HTTP.
-
-    Raises:
-        RecipeError: it cannot be loaded, its tokenizer has no offset mapping, or it has no head where one is read.
-    """
+    """Returns the model of settings, loaded or asked over HTTP."""
     if settings.base_url is not None:
         return EndpointZeroShot(settings, httpx.Client())
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer

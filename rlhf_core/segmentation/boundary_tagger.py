@@ -34,23 +34,14 @@ BEGIN, SEPARATOR = "<s>", "</s>"
 
 @dataclass(frozen=True)
 class GoldText:
-    """A text and where its sentences end.
-
-    Args:
-        text: the text.
-        ends: increasing character ends, without the white space behind the sentences.
-    """
+    """A text and the increasing character ends of its sentences, without the white space behind them."""
 
     text: str
     ends: tuple[int, ...]
 
 
 def build_tagger(config: TaggerConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:
-    """Returns a tagger with random weights.
-
-    Raises:
-        RecipeError: wtpsplit, whose model class this is, is not installed.
-    """
+    """Returns a tagger with random weights."""
     try:
         from wtpsplit.models import SubwordXLMConfig, SubwordXLMForTokenClassification
     except ModuleNotFoundError as error:
@@ -97,12 +88,8 @@ def without_punctuation(gold: GoldText) -> GoldText:
 def labelled_windows(
     gold: Sequence[GoldText], tokenizer: PreTrainedTokenizerBase, window: int
 ) -> list[tuple[list[int], list[int]]]:
-    """Returns (token ids, 1 where the token ends a sentence) of every stretch of at most `window` tokens; they overlap
-    by half.
-
-    Raises:
-        DataError: no text with a sentence.
-    """
+    """Returns (token ids, 1 where the token ends a sentence) of stretches of at most `window` tokens, which overlap by
+    half."""
     windows: list[tuple[list[int], list[int]]] = []
     for item in gold:
         encoded = tokenizer(item.text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
@@ -189,12 +176,9 @@ def save_tagger(
 
 
 def sentence_scores(found: Sequence[Sequence[int]], gold: Sequence[GoldText]) -> dict[str, float]:
-    """Returns the precision, recall and F1 of sentence ends, pooled over texts; a text's own end, which is no finding,
-    is left out.
+    """Returns the precision, recall and F1 of character ends of sentences, pooled over texts.
 
-    Args:
-        found: character ends per text, white space behind a sentence included or not.
-        gold: the texts.
+    White space behind a sentence does not matter, and a text's own end is left out.
     """
     right = said = true = 0
     for ends, item in zip(found, gold, strict=True):

@@ -31,11 +31,7 @@ def add_end_token(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel)
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Returns the id of `<END>`.
-
-    Raises:
-        RecipeError: the tokenizer has none.
-    """
+    """Returns the id of `<END>`."""
     index = tokenizer.get_added_vocab().get(END)
     if index is None:
         raise RecipeError(f"the reward model's tokenizer has no token {END}: it was trained without end tokens")
@@ -45,17 +41,10 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
 def with_end_tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, ends: Sequence[int], end_token: int
 ) -> tuple[list[int], list[int]]:
-    """Returns ids of a text with `<END>` behind each sentence, and where those stand.
+    """Returns ids of a text with `<END>` (`end_token`) behind each sentence, and the places of these tokens.
 
-    Args:
-        tokenizer: the reward model's.
-        text: the response.
-        ends: increasing character ends of its sentences, the last one its length; none for an empty response, which
-            is one empty sentence.
-        end_token: id of `<END>`.
-
-    Raises:
-        DataError: the text holds `<END>` already.
+    Sentences are given by their increasing character ends, the last one the text's length; an empty response, without
+    any, is one empty sentence.
     """
     if END in text:
         raise DataError(

@@ -101,11 +101,7 @@ class SaT(Checked, Segmenter):
 
     @classmethod
     def of_stage(cls, folder: Path) -> SaT:
-        """Returns the segmenter that a `segmenter` stage made, with the sentences that it has found.
-
-        Raises:
-            DataError: the folder does not exist.
-        """
+        """Returns the segmenter that a `segmenter` stage made, with the sentences that it has found."""
         settings = folder / "model" / SETTINGS_FILE
         if not settings.is_file():
             raise DataError(f"no model/{SETTINGS_FILE}: this is not a result of the segmenter stage", file=str(folder))
@@ -120,8 +116,7 @@ class SaT(Checked, Segmenter):
 
     @property
     def decision(self) -> float:
-        """Returns the threshold: the given one, else that in the model's folder, else wtpsplit's for released
-        models."""
+        """Returns the given threshold, else that in the model's folder, else wtpsplit's for released models."""
         if self.threshold is not None:
             return self.threshold
         settings = Path(self.model) / SETTINGS_FILE
@@ -168,12 +163,8 @@ class SaT(Checked, Segmenter):
 
 
 def cut_at(responses: Responses, find_ends: Callable[[Sequence[str]], Sequence[Sequence[int]]]) -> Segmentation:
-    """Returns segments that end at the boundary tokens of sentences.
-
-    Args:
-        responses: with the text of each token.
-        find_ends: texts -> increasing character ends of each text's sentences, the last one the text's length.
-    """
+    """Returns segments that end at the boundary tokens of sentences, whose ends `find_ends` finds in texts as
+    `SaT.sentence_ends` does."""
     rows = [responses.spelled(row) for row in range(len(responses.ids))]
     dense = responses.dense_lengths.tolist()
     ends = []
@@ -203,12 +194,7 @@ def _merged(parts: Sequence[str]) -> list[int]:
 
 
 def load_splitter(model: str) -> Any:
-    """Returns wtpsplit's `SaT` from a folder, or by hub id with the released models' tokenizer.
-
-    Raises:
-        RecipeError: wtpsplit is not installed.
-        DataError: the model cannot be had; says where to get it and what works without a network.
-    """
+    """Returns wtpsplit's `SaT` from a folder, or by hub id with the released models' tokenizer."""
     try:
         # Before the tokenizer: this registers the model type.
         import wtpsplit.models  # noqa: F401

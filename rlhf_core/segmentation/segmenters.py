@@ -127,21 +127,13 @@ SEGMENTERS: Choices[type[Any]] = Choices(
 
 
 def build_segmenter(spec: str | Mapping[str, Any]) -> Segmenter:
-    """Returns the segmenter of a specification such as `{kind: entropy, cutoff: 1.75}`.
-
-    Raises:
-        RecipeError: an unknown kind or option, or an option that is missing or wrong.
-    """
+    """Returns the segmenter of a specification such as `{kind: entropy, cutoff: 1.75}`; see `Choices.build`."""
     segmenter: Segmenter = SEGMENTERS.build(spec)
     return segmenter
 
 
 def segmenter_class(spec: str | Mapping[str, Any]) -> type[Any]:
-    """Returns the class of a segmenter as a file states it, whose attributes say what it needs; see `Segmenter`.
-
-    Raises:
-        RecipeError: an unknown kind.
-    """
+    """Returns the class of a segmenter as a file states it, whose attributes say what it needs; see `Segmenter`."""
     return SEGMENTERS[SEGMENTERS.kind_of(spec)]
 
 
@@ -151,13 +143,7 @@ def cutoff_names(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_stated_segmenter(spec: Any) -> None:
-    """Refuses a segmenter that a file states wrongly; stages put in what only they know.
-
-    A class says by `stated`, a dataclass, what a file gives where that is not what the class takes.
-
-    Raises:
-        RecipeError: an unknown kind or option, or an option that is missing or wrong.
-    """
+    """Refuses a segmenter that a file states wrongly; stages put in what only they know."""
     kind, stated = SEGMENTERS.kind_of(spec), getattr(segmenter_class(spec), "stated", None)
     if stated is None:
         SEGMENTERS.build(spec)

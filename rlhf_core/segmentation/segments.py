@@ -72,12 +72,8 @@ class Segmentation:
 
 
 def from_starts(starts: Tensor, covered: Tensor) -> Segmentation:
-    """Returns the segmentation from start marks over the covered tokens (a prefix of every row).
-
-    Args:
-        starts: [batch, response_len] bool; the first covered token starts a segment whatever it says.
-        covered: [batch, response_len] bool, tokens that belong to segments.
-    """
+    """Returns the segmentation from marks of starts over the covered tokens (a prefix of every row), [batch,
+    response_len] bool; the first covered token starts a segment whatever its mark says."""
     starts = starts & covered
     if starts.shape[1]:
         starts = starts.clone()
@@ -156,23 +152,16 @@ def closing_positions(text: str, ends: Sequence[int]) -> list[int]:
 
     Segmenters leave the white space after a sentence with it, byte-level tokenizers put it into the next word's
     token; without it, the token that closes a sentence is the sentence's own. The last sentence ends with the text.
-
-    Args:
-        text: the text.
-        ends: increasing end of each sentence, white space included; the last is `len(text)`.
     """
     closed = [len(text[:end].rstrip()) for end in ends]
     return [*closed[:-1], len(text)] if ends else []
 
 
 def boundary_tokens(starts: Sequence[int], boundaries: Sequence[int]) -> list[int]:
-    """Returns the token that closes each boundary.
+    """Returns [m] indices of the tokens that close boundaries; a boundary at 0 belongs to the first token.
 
     Args:
         starts: [n >= 1] first character of each token, never decreasing.
         boundaries: [m] characters before which sentences end, never decreasing.
-
-    Returns:
-        [m] token indices, never decreasing; a boundary at 0 belongs to the first token.
     """
     return [max(0, bisect_left(starts, boundary) - 1) for boundary in boundaries]

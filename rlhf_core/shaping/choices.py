@@ -82,11 +82,6 @@ class Chain:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` gave.
-
-        Raises:
-            RecipeError: the state of other shapings.
-        """
         running = {f"{place}-{kind}": step for place, (kind, step) in enumerate(self.steps)}
         if set(state) != set(self.state_dict()):
             raise RecipeError(f"the saved state is of the shapings {sorted(state)}, not {sorted(self.state_dict())}")
@@ -145,11 +140,7 @@ def references_needed(shaping: Any) -> int:
 
 
 def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
-    """Returns the steps of a recipe's `shaping` field, in order.
-
-    Raises:
-        RecipeError: something else than a mapping with a kind, or a list of such.
-    """
+    """Returns the steps of a recipe's `shaping` field, a mapping with a kind or a list of such, in order."""
     steps = [shaping] if isinstance(shaping, Mapping) else shaping
     if not isinstance(steps, list | tuple) or not steps:
         raise RecipeError(f"shaping is {shaping!r}; it must be a mapping, as in {{kind: par}}, or a list of such")

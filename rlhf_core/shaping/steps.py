@@ -100,12 +100,7 @@ def _refuse_non_finite(values: Tensor, mask: Tensor, batch: RolloutBatch) -> Non
 
 
 def references_of(batch: RolloutBatch, count: int) -> Tensor:
-    """Returns [batch, count] float32: the first cached reference rewards of every response's prompt.
-
-    Raises:
-        DataError: a prompt without references, or with fewer than `count`.
-        NumericsError: a reference reward that is not finite.
-    """
+    """Returns [batch, count] float32: the first cached reference rewards of every response's prompt."""
     rows = []
     for record in batch.records:
         prompt = str(record.get("id"))
@@ -317,12 +312,11 @@ class RunningStatistics:
         self.count = count
 
     def state_dict(self) -> dict[str, float]:
-        """Returns everything, as numbers that JSON and a checkpoint hold exactly; without values there is no range."""
+        """Returns numbers that JSON and a checkpoint hold exactly; without values there is no range."""
         state = asdict(self)
         return state if self.count else {name: state[name] for name in ("count", "mean", "m2")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` gave."""
         self.count, self.mean, self.m2 = int(state["count"]), float(state["mean"]), float(state["m2"])
         self.minimum = float(state.get("minimum", math.inf))
         self.maximum = float(state.get("maximum", -math.inf))

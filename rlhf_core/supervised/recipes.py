@@ -86,15 +86,13 @@ class Preferences:
 
 
 class SupervisedRecipe(Protocol):
-    """Settings of one recipe."""
+    """Settings of a recipe: the `Sources` that it reads, and the text that the trained policy's answers begin with."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """Returns the names of the `Sources` that it reads."""
+    def needs(self) -> tuple[str, ...]: ...
 
     @property
-    def opening(self) -> str:
-        """Returns the text that the trained policy's answers begin with, '' for none."""
+    def opening(self) -> str: ...
 
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted | Preferences:
         """Returns the examples to learn from."""
@@ -110,11 +108,7 @@ def _distinct_correct(samples: Iterable[Row]) -> list[Row]:
 
 
 def rewritten(rewrites: Sequence[Row], encoder: Encoder, *, gamma: float, phi: float) -> Weighted:
-    """Rewrites to imitate, each token weighted by whether the edit made it. Source: RLMEC, Eq. 8 and 9.
-
-    Raises:
-        RecipeError: a weight below 0.
-    """
+    """Rewrites to imitate, each token weighted by whether the edit made it. Source: RLMEC, Eq. 8 and 9."""
     made = Weighted()
     for item in rewrites:
         source, target = (encoder.sequence(item, item[text]).response for text in ("prediction", "rewrite"))
@@ -301,18 +295,13 @@ RECIPES: Choices[type[Any]] = Choices(
 
 
 def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the sources that a recipe with these options reads; missing or wrong numbers are ignored.
-
-    Raises:
-        RecipeError: an option that says what is read and is unknown.
-    """
+    """Returns the sources that a recipe with these options reads; missing or wrong numbers are ignored."""
     needs: tuple[str, ...] = _by_words(kind, options).needs
     return needs
 
 
 def opening_of(kind: str, options: Mapping[str, Any]) -> str:
-    """Returns the text that answers begin with after training by a recipe with these options, '' for none; numbers are
-    ignored."""
+    """Returns the text that answers begin with after training by a recipe with these options, '' for none."""
     return str(_by_words(kind, options).opening)
 
 

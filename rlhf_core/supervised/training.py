@@ -96,12 +96,7 @@ def train(
 def accumulate(stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, microbatch: int) -> dict[str, float]:
     """Adds the gradient of a batch's loss, each rank for its rows, and returns means over the whole batch.
 
-    Args:
-        stepper: of the model.
-        loss: of the rows of a microbatch.
-        rows: of the whole batch.
-        total: what the batch's loss sum is divided by.
-        microbatch: rows per forward pass.
+    The loss is a sum over rows, divided by `total` in the whole batch; `microbatch` rows are a forward pass.
     """
     stepper.zero_grad()
     sums: dict[str, float] = {"loss": 0.0}

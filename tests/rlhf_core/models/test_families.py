@@ -1,4 +1,4 @@
-"""Every stage's core on the model families in use, loaded from a folder with each family's own tokenizer class."""
+"""Encoding, log-probabilities and reward models of the families in use, each with its own tokenizer class."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from rlhf_core.models.generation import Generated
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.policy import policy_of
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.models.sampling import Sampling
-from rlhf_core.policy_optimisation.config import optimiser_config
-from rlhf_core.policy_optimisation.experience import EncodedPrompt, response_texts, token_pieces
-from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import OnPolicy
-from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.policy_optimisation.experience import response_texts, token_pieces
 from rlhf_core.rewards.preference_training import pair_loss
 from rlhf_core.segmentation.segments import SegmentedSequence
 from rlhf_core.supervised.objectives import sequence_statistics, sft_loss
@@ -32,7 +27,7 @@ TEXTS = ["the cat sat on the mat", "a dog ran in the park", "cats and dogs ran",
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_core_runs_on_a_family_from_a_folder(family: str, tmp_path: Path) -> None:
+def test_statistics_and_reward_models_of_a_family_from_a_folder(family: str, tmp_path: Path) -> None:
     template = chat_template(FAMILIES[family].template)
     tokenizer = AutoTokenizer.from_pretrained(published(family, TEXTS, tmp_path))
     grew = add_pad_token(tokenizer, template)
@@ -43,9 +38,7 @@ def test_every_core_runs_on_a_family_from_a_folder(family: str, tmp_path: Path) 
         grown.save_pretrained(tmp_path)
     check_padding(tokenizer, template)
     encoder = Encoder(tokenizer, template, Limits(prompt=80, total=160))
-    policy, reference = (
-        policy_of(load(tmp_path).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id) for _ in range(2)
-    )
+    policy = policy_of(load(tmp_path).eval(), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
     rows = [{"prompt": text} for text in TEXTS]
     sequences = [encoder.sequence(row, text) for row, text in zip(rows, reversed(TEXTS), strict=True)]
     for sequence, text in zip(sequences, reversed(TEXTS), strict=True):
@@ -63,20 +56,7 @@ def test_every_core_runs_on_a_family_from_a_folder(family: str, tmp_path: Path) 
     reward_model.save(tmp_path / "reward", {})
     critic = ScalarModel.load(tmp_path / "reward")[0].as_critic()
 
-    config = optimiser_config(
-        "ppo", iterations=1, rollout_batch=4, minibatch=4, microbatch=2, epochs=1, actor_lr=1e-3, critic_lr=1e-3
-    )
-    prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
-    source = OnPolicy(policy, reference, tokenizer, prompts, Sampling(6), rollout_batch=4, microbatch=2)
-
-    def reward(batch: Any) -> RewardOutput:
-        total = batch.responses.mask.float()
-        return RewardOutput(total, {"length": total}, {})
-
-    metrics, experience = PolicyOptimiser(policy, reward, source, config, 0, critic=critic).iterate()
-    assert metrics["grad_norm"] > 0
-    assert abs(metrics["kl"]) < 1e-3
-    assert experience.batch.responses.lengths.min() >= 1
+    assert critic.heads["value"].bias is not None
 
 
 def load(folder: Path) -> Any:

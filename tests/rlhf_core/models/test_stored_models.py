@@ -1,4 +1,4 @@
-"""Damaged models: a configuration with values of another type or size is refused before memory is asked for."""
+"""Saved models: what transformers saves; wrong values of a configuration are refused before memory is asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import tiny_policy
+from tiny_models import tiny_encoder_decoder, tiny_policy
 
 from rlhf_core.errors import DataError
 from rlhf_core.models.loading import load_language_model, save_model
@@ -54,3 +54,12 @@ def test_no_bar_is_shown_while_a_model_is_saved_and_loaded(tmp_path: Path, capsy
     save_model(tiny_policy().model, tmp_path)
     load_language_model(tmp_path)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("make", [tiny_policy, tiny_encoder_decoder])
+def test_a_saved_model_is_what_transformers_saves(tmp_path: Path, make: Any) -> None:
+    model = make().model
+    save_model(model, tmp_path / "ours")
+    model.save_pretrained(tmp_path / "theirs", safe_serialization=True)
+    files = [{path.name: path.read_bytes() for path in (tmp_path / one).iterdir()} for one in ("ours", "theirs")]
+    assert files[0] == files[1]

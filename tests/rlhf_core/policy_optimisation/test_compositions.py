@@ -31,7 +31,6 @@ from rlhf_core.rewards.function import FunctionScorer
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.signals import Sequence
-from tests.shifted_engine import ENGINE
 
 SIZES: dict[str, Any] = {
     "iterations": 3, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 1, "actor_lr": 1e-3,
@@ -360,21 +359,3 @@ def test_importance_weights_are_refused_where_nothing_reads_them_or_all_are_1() 
         RecipeError, match="importance_cap is 2, but the engine's log-probabilities are the policy's own"
     ):
         run_of("grpo", "decoder", importance_cap=2.0).iterate()
-
-
-def test_the_engine_page_names_every_diagnostic() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
-    section = text.partition("## Diagnostics")[2].partition("\n## ")[0]
-    lines = re.findall(r"^- ([a-z0-9_/A-Z, ]+?): ", section, re.MULTILINE)
-    named = {name for line in lines for name in line.split(", ")}
-    found: set[str] = set()
-    for name, engine, settings in (
-        ("ppo", "loop", {"kl_target": 6.0}), ("grpo", ENGINE, {"importance_cap": 2.0}),
-        ("online_dpo", "loop", {"dpo_min_margin": 1e-9}),
-    ):  # fmt: skip
-        run = run_of(name, "decoder", **settings)
-        assert isinstance(run.source, OnPolicy)
-        run.source.sampling = Sampling(5, engine=engine)
-        metrics, _ = run.iterate()
-        found |= {re.sub("^reward/.*", "reward/PART", metric) for metric in metrics}
-    assert found | {"proxy/COMPONENT"} == named

@@ -149,21 +149,3 @@ def test_differences_of_a_response_model_add_up_to_its_last_value_over_the_base(
 def test_end_tokens_need_sentences() -> None:
     with pytest.raises(RecipeError, match="segmenter of kind sat"):
         RewardModelScorer(tiny_scalar_model(), Bandit(), end_token=3)
-
-
-@pytest.mark.parametrize("kind", AGGREGATIONS)
-def test_a_response_is_worth_the_same_alone_and_beside_longer_ones(kind: str) -> None:
-    found, aggregation = states(), Aggregation(kind, dim=DIM)
-    with torch.no_grad():
-        together = aggregation(found)
-        for row, count in enumerate((3, 1, 0, 5)):
-            cut = slice(row, row + 1), slice(0, max(count, 1))
-            alone = aggregation(
-                SegmentStates(
-                    found.values[cut], found.mask[cut], found.base[row : row + 1], found.hidden[cut], found.heads
-                )
-            )
-            torch.testing.assert_close(alone.total, together.total[row : row + 1])
-            torch.testing.assert_close(alone.worth[0, :count], together.worth[row, :count])
-            assert (together.weights[row, count:] == 0).all()
-            assert (together.rewards[row, count:] == 0).all()
