@@ -7,13 +7,11 @@ from there; they load the model only for texts that it has not seen.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.errors import DataError
 from rlhf_core.segmentation.boundary_tagger import (
     GoldText,
     save_tagger,
@@ -22,7 +20,7 @@ from rlhf_core.segmentation.boundary_tagger import (
 )
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.data_specs.data_sets import DATA_VARIABLE
+from tasks.data_specs.data_sets import data_directory
 from tasks.params.backbone import SegmenterSpec
 from tasks.running.artifacts import read_jsonl, write_json
 from tasks.running.machine import device
@@ -38,15 +36,9 @@ CLAUSES = "clauses"
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     """Returns texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a
     set.
-
-    Raises:
-        DataError: no folder of sets.
     """
     if name != CLAUSES:
-        root = os.environ.get(DATA_VARIABLE)
-        if not root:
-            raise DataError(f"{DATA_VARIABLE} is not set to a folder, which should contain '{name}'", remedy="Set it")
-        rows = DirectorySource(root).load(name, "test" if split == "ood" else split, "sentences")
+        rows = DirectorySource(data_directory(None)).load(name, "test" if split == "ood" else split, "sentences")
         return [GoldText(row["text"], tuple(end for _, end in row["sentence_spans"])) for row in rows]
     pairs = read_jsonl(data / f"preference.{split}.jsonl")
     sides = [(row[side], row["meta"][f"{side}_clauses"]) for row in pairs for side in ("chosen", "rejected")]
@@ -91,18 +83,19 @@ def lengths_of(ends: Sequence[Sequence[int]]) -> dict[str, float]:
 
 def _train(spec: SegmenterSpec, training: TrainingConfig, data: Path, folder: Path) -> dict[str, float]:
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
-    done: list[int] = []
+    steps = 0
     with progress(f"boundary tagger on {spec.gold}", 1) as advance:
 
-        def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
-            if step == steps:
-                done.append(steps)
+        def on_step(step: int, of: int, metrics: dict[str, float]) -> None:
+            nonlocal steps
+            steps = step
+            if step == of:
                 advance(loss=metrics["loss"])
 
         model, tokenizer = train_tagger(gold, spec.tagger, training, spec.seed, on_step, device())
     threshold = 0.5 if spec.threshold is None else spec.threshold
     save_tagger(model, tokenizer, folder, threshold=threshold, max_sentence_chars=spec.max_sentence_chars)
-    return {"parameters": float(sum(p.numel() for p in model.parameters())), "steps": float(sum(done))}
+    return {"parameters": float(sum(p.numel() for p in model.parameters())), "steps": float(steps)}
 
 
 def _load(spec: SegmenterSpec, folder: Path) -> dict[str, float]:

@@ -111,22 +111,16 @@ def check_padding(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) ->
             )
 
 
-def add_pad_token(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> bool:
-    """Gives the tokenizer a pad token of its own if `check_padding` would refuse it.
+def add_pad_token(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+    """Gives the tokenizer a pad token of its own if `check_padding` would refuse it: `<pad>`, which may be new.
 
-    An unused reserved token of the vocabulary is not guessed: `<pad>` is added (or reused where it exists).
-
-    Returns:
-        True when the vocabulary grew, so the model's embeddings must be resized to `len(tokenizer)`.
+    Where the vocabulary grows, the model's embeddings must be resized to `len(tokenizer)`.
     """
     try:
         check_padding(tokenizer, template)
     except RecipeError:
-        before = len(tokenizer)
         tokenizer.add_special_tokens({"pad_token": PAD})
         check_padding(tokenizer, template)
-        return len(tokenizer) > before
-    return False
 
 
 def response_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span]:

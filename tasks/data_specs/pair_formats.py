@@ -305,8 +305,8 @@ def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
     """Returns a row with our names of its columns, without those that have no value, such as a table's NaN."""
     gaps = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
     made = {name: value for name, value in row.items() if value is not None and name not in gaps}
-    asked = made.get("instruction"), made.get("input")
-    if all(isinstance(text, str) for text in asked) and "prompt" not in made and "prompt" not in columns:
+    asked = [text for text in (made.get("instruction"), made.get("input")) if isinstance(text, str)]
+    if len(asked) == 2 and "prompt" not in made and "prompt" not in columns:
         made["instruction"] = "\n\n".join(text for text in asked if text.strip())
     for name, aliases in ALIASES.items():
         wanted = (columns[name],) if name in columns else () if name in made else aliases

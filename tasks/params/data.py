@@ -282,7 +282,7 @@ class LongFormDirectorySpec(ReadSpec):
     """QA-Feedback from a folder; `source` is 'directory-longform'.
 
     Args:
-        questions: name of the set of kind long_form with `predictions` and `feedback`.
+        questions: name of the set of kind feedback.
         preference: name of its preference set.
         context_chars: passages are cut at a sentence so that the context has at most so many characters.
     """

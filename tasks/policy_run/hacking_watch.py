@@ -154,8 +154,13 @@ def measure_hacking(
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in shares.items()}
             metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in per_response.items()}
     points: list[HackingPoint] = [
-        {"step": point.step, "proxy": point.proxy, "proxy_error": point.proxy_error}
-        | {"win_rate": 100 * point.win_rate, "kl": kl.get(point.step)}
+        {
+            "step": point.step,
+            "proxy": point.proxy,
+            "proxy_error": point.proxy_error,
+            "win_rate": 100 * point.win_rate,
+            "kl": kl.get(point.step),
+        }
         for point in watch.points
     ]
     return metrics, points
