@@ -18,8 +18,7 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from tasks.graph.contradictions import CHECKS
 from tasks.graph.items import Argument, Item
-from tasks.graph.limits import check_limits
-from tasks.graph.needs import check_needs
+from tasks.graph.needs import check_limits, check_needs
 from tasks.graph.rows import (
     Row,
     model_named,

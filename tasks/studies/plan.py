@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph.typed_settings import StageContext, TypedSettings
-from tasks.params.metric_names import is_metric, needed_parts
+from tasks.params.evaluation import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import Hypothesis, StudySpec
