@@ -18,8 +18,7 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from tasks.graph.contradictions import CHECKS
 from tasks.graph.items import Argument, Item
-from tasks.graph.limits import check_limits
-from tasks.graph.needs import check_needs
+from tasks.graph.needs import check_limits, check_needs
 from tasks.graph.rows import (
     Row,
     model_named,
@@ -124,7 +123,7 @@ def check_all(root: Path) -> None:
     check, scales = Check(root), scale_names(root)
     problems = [found for address in _entries(root) if (found := check.settings.problem(address))]
     for paper in papers(root):
-        rows, wrong = read_rows(root, paper)
+        rows, wrong = read_rows(root, paper, check.settings)
         problems += wrong.values()
         problems += [problem for scale in scales for row in rows.values() for problem in check.row(scale, row)]
     asked = set[str]().union(*(scale.asked for scale in check.scales.values()))
@@ -173,7 +172,8 @@ def _declared(root: Path, out: Path) -> Item | None:
     _, scale, paper, stage, name, *of_seed = parts
     if not (root / scale_folder(scale)).is_dir() or not all(part.isdecimal() for part in of_seed):
         return None
-    here, settings, seed = Scale(root, scale), typed_settings(root), int(of_seed[0]) if of_seed else 0
+    here, seed = Scale(root, scale), int(of_seed[0]) if of_seed else 0
+    settings = here.settings
     if stage in OF_ROWS and name in row_addresses(root, paper):
         last = here.row(row_named(root, paper, name, settings), seed)[-1]
     elif stage in OF_MODELS:

@@ -32,8 +32,7 @@ from rlhf_core.signals import Tokens
 from rlhf_core.supervised.recipes import PREFERENCE
 from rlhf_core.typed import check_given, checked_arguments
 from tasks.graph.items import Item
-from tasks.graph.limits import check_amount, check_positions
-from tasks.graph.needs import match, model_provides, trained_spec
+from tasks.graph.needs import check_amount, check_positions, match, model_provides, trained_spec
 from tasks.graph.typed_settings import StageContext
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry
 from tasks.params.data import RealSpec, rows_of

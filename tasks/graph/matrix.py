@@ -19,6 +19,7 @@ from tasks.graph.items import SHARED, Graph, Input, Item, result_of
 from tasks.graph.names import DEMO, DEMO_ALL
 from tasks.graph.rows import Row, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
+from tasks.graph.typed_settings import typed_settings
 from tasks.params.scales import scale_names
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS, RowsAndSeeds, Suite, run_settings
@@ -69,11 +70,7 @@ def build(root: Path, wanted: Collection[Path] | None = None) -> dict[Path, Grap
     Raises:
         RecipeError: the demo or demo_all names an unknown row.
     """
-    settings, found = run_settings(root), papers(root)
-
-    def rows(paper: str) -> dict[str, Row]:
-        return read_rows(root, paper)[0]
-
+    settings, found, typed = run_settings(root), papers(root), typed_settings(root)
     demo = _chosen_rows(root, "demo", settings.demo, found)
     graphs = {Path(): demo}
     scales = set(scale_names(root)) if wanted is None else {at.parts[1] for at in wanted if at != HEADLINE_ROWS}
@@ -84,10 +81,10 @@ def build(root: Path, wanted: Collection[Path] | None = None) -> dict[Path, Grap
         graphs[HEADLINE_ROWS] = Graph(DEFAULT_SCALE, tables=headline.tables)
         graphs[HEADLINE_ROWS].add(rest)
     for scale_name in (name for name in scale_names(root) if name in scales):
-        scale = Scale(root, scale_name)
+        scale = Scale(root, scale_name, typed)
         full: dict[str, Graph] = {}
         for paper in found:
-            own = rows(paper)
+            own = read_rows(root, paper, typed)[0]
             named = {row for part in settings.parts(paper) for row in part.rows}
             raw = {row.backbone for row in own.values()} | named - set(own)
             raw |= printed_backbones(paper)
@@ -108,9 +105,9 @@ def _chosen_rows(root: Path, field: str, parts: Mapping[str, RowsAndSeeds], know
         if paper not in known:
             raise RecipeError(f"{RUNS}: {field} names '{paper}', a paper without rows{hint(paper, known)}")
         refuse_unknown_rows(root, f"{field}.{paper}", paper, part.rows)
-        rows = read_rows(root, paper)[0]
-        wrong = set(row_addresses(root, paper)) - set(rows)
-        chosen = [row_named(root, paper, name) for name in part.rows if name not in wrong]
+        rows, wrong = read_rows(root, paper, testbed.settings)
+        named = [name for name in part.rows if name not in wrong]
+        chosen = [rows.get(name) or row_named(root, paper, name, testbed.settings) for name in named]
         add_rows(graph, testbed, paper, chosen, part.seeds, f"results/{DEFAULT_SCALE}/{paper}/{DEMO}")
     return graph
 

@@ -168,9 +168,9 @@ def backbone_names(root: Path) -> frozenset[str]:
     return typed_settings(root).backbones
 
 
-def read_rows(root: Path, paper: str) -> tuple[dict[str, Row], dict[str, str]]:
+def read_rows(root: Path, paper: str, settings: TypedSettings | None = None) -> tuple[dict[str, Row], dict[str, str]]:
     """Returns the rows of a paper with valid settings by name, and what is wrong with the others."""
-    rows, problems, settings = {}, {}, typed_settings(root)
+    rows, problems, settings = {}, {}, settings or typed_settings(root)
     for name in sorted(settings.entries(paper, "rows")):
         try:
             rows[name] = row_named(root, paper, name, settings)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.typed import Checked, above, one_of, typed
-from tasks.params.metric_names import NAMES, is_metric
+from tasks.params.evaluation import METRIC_NAMES, is_metric
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
 from tasks.params.settings import Count
@@ -142,7 +142,9 @@ class StudySpec(Checked):
         for where, metric in (("metric", self.metric), *(("shows", metric) for metric in self.shows)):
             of_a_stage = where == "shows" and metric.count("/") >= 2  # <stage>/<name>/<metric>, known once rows are
             if not is_metric(metric) and not of_a_stage:
-                raise RecipeError(f"{where} names '{metric}', which no run measures{hint(metric, NAMES, more=3)}")
+                raise RecipeError(
+                    f"{where} names '{metric}', which no run measures{hint(metric, METRIC_NAMES, more=3)}"
+                )
         overlays = [("settings", self.settings)]
         overlays += [(f"dials.{d}.{level}", laid) for d, levels in self.dials.items() for level, laid in levels.items()]
         for where, overlay in overlays:

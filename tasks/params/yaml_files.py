@@ -73,7 +73,7 @@ def _int(loader: Loader, node: yaml.ScalarNode) -> int:
     return number
 
 
-def _checked(kind: str, construct: Callable[[Any, yaml.Node], Any]) -> Callable[[Any, yaml.Node], Any]:
+def _checked(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Returns a constructor of scalars whose error names the line."""
 
     def constructed(loader: Loader, node: yaml.Node) -> Any:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph.typed_settings import StageContext, TypedSettings
-from tasks.params.metric_names import is_metric, needed_parts
+from tasks.params.evaluation import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import Calibration, calibration_of_p_values, standardised_p
-from tasks.params.metric_names import is_metric
+from tasks.params.evaluation import is_metric
 from tasks.studies.frame import compared
 from tasks.studies.records import why_no_number
 from tasks.studies.verdicts import StudyState

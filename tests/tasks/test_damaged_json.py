@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.data_specs.pair_formats import read_pairs
-from tasks.graph.limits import _architecture
+from tasks.graph.needs import _architecture
 from tasks.graph.results import stopped
 from tasks.graph.stages import declared_stages
 from tasks.params.stages import read_deepspeed

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.params.evaluation import PARTS
-from tasks.params.metric_names import NAMES, is_metric, needed_parts
+from tasks.params.evaluation import METRIC_NAMES, PARTS, is_metric, needed_parts
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -40,4 +39,4 @@ def test_a_metric_needs_the_parts_of_an_evaluation_that_measure_it(name: str, pa
 
 
 def test_parts_that_metrics_need_are_those_of_evaluations() -> None:
-    assert {part for name in NAMES for group in needed_parts(name) for part in group} == {*PARTS}
+    assert {part for name in METRIC_NAMES for group in needed_parts(name) for part in group} == {*PARTS}
