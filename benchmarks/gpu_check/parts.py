@@ -23,7 +23,7 @@ from rlhf_core.models.device import FLASH
 from rlhf_core.models.forecast import Work
 from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -41,7 +41,6 @@ from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import (
     reference_logprobs,
     sequence_logprobs,
-    sequence_statistics,
     sft_loss,
 )
 from rlhf_core.supervised.training import Loss, train

@@ -210,3 +210,20 @@ def policy_of(model: PreTrainedModel, *, pad_id: int, eos_id: int) -> Policy:
     """Returns the adapter that fits a model."""
     adapter = EncoderDecoderPolicy if model.config.is_encoder_decoder else Policy
     return adapter(model, pad_id=pad_id, eos_id=eos_id)
+
+
+def sequence_statistics(
+    policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
+) -> tuple[TokenStatistics, Tensor]:
+    """Returns the response token statistics and mask [batch, response_len] of encoded sequences."""
+    inputs = pad_sequences(sequences, policy.pad_id, policy.device)
+    return policy.statistics(*inputs, with_entropy=with_entropy), inputs[3]
+
+
+def weighted_nll(policy: Policy, sequences: Sequence[EncodedSequence], weights: Sequence[Sequence[float]]) -> Tensor:
+    """Returns the sum of weight * -log p over response tokens; each sequence has a weight for every token."""
+    statistics, mask = sequence_statistics(policy, sequences)
+    filled = torch.zeros(mask.shape)
+    for place, row in enumerate(weights):
+        filled[place, : len(row)] = torch.tensor(list(row))
+    return -(filled.to(mask.device) * statistics.logprobs).sum()

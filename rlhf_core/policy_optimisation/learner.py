@@ -11,7 +11,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.models.policy import Policy
+from rlhf_core.models.policy import Policy, weighted_nll
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
@@ -21,7 +21,6 @@ from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs
 from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.rollout import trimmed
 from rlhf_core.stepper import Stepper, stepper_of
-from rlhf_core.supervised.objectives import weighted_nll
 from rlhf_core.training_state import load_trainable_state, trainable_state
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.

@@ -12,12 +12,11 @@ import torch
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder, truncate_prompt
 from rlhf_core.data.templates import Piece, encode_pieces, encode_text
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import kept_before, locating_target, parse_located
 from rlhf_core.reasoning.templates import REWRITTEN, PromptTemplate
-from rlhf_core.supervised.objectives import sequence_statistics
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,9 @@ from rlhf_core import distributed
 from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
-from rlhf_core.models.policy import Policy, TokenStatistics, pad_sequences
+from rlhf_core.models.policy import Policy, sequence_statistics, weighted_nll
 from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.supervised.recipes import Preferences, Weighted
-
-
-def sequence_statistics(
-    policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
-) -> tuple[TokenStatistics, Tensor]:
-    """Returns the response token statistics and mask [batch, response_len] of encoded sequences."""
-    inputs = pad_sequences(sequences, policy.pad_id, policy.device)
-    return policy.statistics(*inputs, with_entropy=with_entropy), inputs[3]
-
-
-def weighted_nll(policy: Policy, sequences: Sequence[EncodedSequence], weights: Sequence[Sequence[float]]) -> Tensor:
-    """Returns the sum of weight * -log p over response tokens; each sequence has a weight for every token."""
-    statistics, mask = sequence_statistics(policy, sequences)
-    filled = torch.zeros(mask.shape)
-    for place, row in enumerate(weights):
-        filled[place, : len(row)] = torch.tensor(list(row))
-    return -(filled.to(mask.device) * statistics.logprobs).sum()
 
 
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:

@@ -9,15 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rlhf_core.errors import JudgeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import GoldWorld, stream
-
-if TYPE_CHECKING:
-    from rlhf_core.evaluation.judges.templates import JudgeRequest
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class GoldJudge:
         self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 
-    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+    def answer(self, requests: Sequence[Any]) -> list[str]:
         """Returns the verdict text of each request.
 
         `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
@@ -80,7 +77,7 @@ class GoldJudge:
         """
         return [self._verdict(request) for request in requests]
 
-    def _verdict(self, request: JudgeRequest) -> str:
+    def _verdict(self, request: Any) -> str:
         rng = stream("judge", self.name, self.seed, request.id)
         unit, meta = self.world.unit, request.meta["prompt"]
         values = [

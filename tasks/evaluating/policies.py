@@ -37,9 +37,8 @@ from rlhf_core.evaluation.judges.games import (
     win_rate_of_scores,
 )
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import Sampling, generate
-from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import answered, solve_tests
 from tasks.params.evaluation import EvaluationConfig
