@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import csv
 import importlib.util
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,36 +62,25 @@ def inline(text: str) -> list[str]:
     return [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(text))]
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command of a document, in words."""
-
-    document: Path
-    words: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.document.name}: {' '.join(self.words)}"
-
-
-def commands_of(document: Path) -> Iterator[Command]:
-    """Commands of the project's programs in shell blocks and in inline code."""
+def commands_of(document: Path) -> Iterator[list[str]]:
+    """Commands of the project's programs in shell blocks and in inline code, in words."""
     text = text_of(document)
     lines = [line for block in blocks(text, "bash", "sh", "") for line in block.replace("\\\n", " ").splitlines()]
     for line in [*lines, *inline(text)]:
-        if not line.startswith(PROGRAMS) or line.split()[0] not in PROGRAMS or "<" in line:
-            continue
-        words = shlex.split(line, comments=True)
-        if words[0] != "python" or "-m" in words:
-            yield Command(document, tuple(words))
+        if line.startswith(PROGRAMS) and len(line.split()) > 1 and "<" not in line:
+            yield shlex.split(line, comments=True)
 
 
-ALL = [command for document in DOCUMENTS for command in commands_of(document)]
+#: Commands of all documents, each with its document.
+ALL = [(document, words) for document in DOCUMENTS for words in commands_of(document)]
 
 
 def of(program: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Parametrises a test by every documented command of a program."""
-    chosen = [command for command in ALL if command.words[0] == program and len(command.words) > 1]
-    return pytest.mark.parametrize("command", chosen, ids=str)
+    chosen = [found for found in ALL if found[1][0] == program and (program != "python" or "-m" in found[1])]
+    return pytest.mark.parametrize(
+        ("document", "words"), chosen, ids=lambda part: part.name if isinstance(part, Path) else " ".join(part)
+    )
 
 
 def scales(document: Path) -> set[str]:
@@ -104,59 +91,48 @@ def scales(document: Path) -> set[str]:
 
 
 @of("rewardsmith")
-def test_rewardsmith_command_takes_its_arguments(command: Command) -> None:
-    _, name, *arguments = command.words
-    if name == "--help":
+def test_rewardsmith_command_takes_its_arguments(document: Path, words: list[str]) -> None:
+    _, name, *arguments = words
+    if "--help" in words:
         return
     assert name in GROUP.commands, f"no command '{name}'; known: {', '.join(GROUP.commands)}"
-    if "--help" in arguments:
-        return
-    given = GROUP.commands[name].make_context(name, list(arguments), resilient_parsing=arguments == []).params
-    assert given.get("scale") in {None, *scales(command.document)}
+    given = GROUP.commands[name].make_context(name, arguments, resilient_parsing=not arguments).params
+    assert given.get("scale") in {None, *scales(document)}
     if names := [row for row in given.get("names") or [] if row.partition("/")[0] not in EXAMPLES]:
         (find_rows if name == "compare" else split_names)(ROOT, names)
-    if name == "table" and arguments and arguments[0] not in {*EXAMPLES, *papers(ROOT)}:
-        assert printed_tables.table(arguments[0])
+    if name == "table" and words[2:] and words[2] not in {*EXAMPLES, *papers(ROOT)}:
+        assert printed_tables.table(words[2])
+
+
+def test_every_command_is_documented() -> None:
+    assert set(GROUP.commands) <= {words[1] for _, words in ALL if words[0] == "rewardsmith"}
 
 
 @of("python")
-def test_module_exists_and_knows_its_options(command: Command) -> None:
-    module = command.words[command.words.index("-m") + 1]
+def test_module_exists_and_knows_its_options(document: Path, words: list[str]) -> None:
+    module = words[words.index("-m") + 1]
     found = importlib.util.find_spec(module)
     assert found is not None, f"no module {module}"
     assert found.origin is not None
     source = Path(found.origin)
-    if source.name == "__init__.py":
-        source = source.with_name("__main__.py")
-    text = source.read_text(encoding="utf-8") + (ROOT / "tasks" / "running" / "stage.py").read_text(encoding="utf-8")
-    for word in command.words:
-        if word.startswith("--") and word != "--help":
-            keyword = word[2:].replace("-", "_")
-            typed = re.search(rf"\b{keyword}(_path)?: ", text)  # a parameter of the stage's function
+    source = source.with_name("__main__.py") if source.name == "__init__.py" else source
+    text = text_of(source) + text_of(ROOT / "tasks" / "running" / "stage.py")
+    for word in words:
+        if word.startswith("--"):
+            typed = re.search(rf"\b{word[2:].replace('-', '_')}(_path)?: ", text)  # a parameter of the stage's function
             assert f'"{word}"' in text or typed, f"{module} has no option {word}"
 
 
 @of("make")
-def test_make_target_exists(command: Command) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for word in command.words[1:]:
-        if "=" in word:
-            assert re.search(rf"^{word.split('=')[0]} \?= ", makefile, re.MULTILINE), f"no variable {word}"
-        else:
-            assert re.search(rf"^{re.escape(word)}:", makefile, re.MULTILINE), f"no target {word}"
+def test_make_target_exists(document: Path, words: list[str]) -> None:
+    for word in words[1:]:
+        name, variable, _ = word.partition("=")
+        assert re.search(rf"^{name}{r' [?]= ' if variable else ':'}", text_of(ROOT / "Makefile"), re.MULTILINE), word
 
 
 @of("dvc")
-def test_dvc_command_is_one(command: Command) -> None:
-    assert get_main_parser().parse_args(list(command.words[1:])).cmd
-
-
-def test_documents_have_commands_of_every_program() -> None:
-    """Else the tests above look at nothing."""
-    for program in PROGRAMS:
-        assert sum(command.words[0] == program for command in ALL) >= 4
-    shown = {command.words[1] for command in ALL if command.words[0] == "rewardsmith" and len(command.words) > 1}
-    assert set(GROUP.commands) <= shown
+def test_dvc_command_is_one(document: Path, words: list[str]) -> None:
+    assert get_main_parser().parse_args(words[1:]).cmd
 
 
 #: A function, class or method of a module, as documents name it: `rlhf_core/credit.py: even_split`.
@@ -203,41 +179,16 @@ def test_links_files_and_functions_that_a_document_names_exist(document: Path) -
     assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt)/", text), "it names a place on a machine"
 
 
-def shown_pages() -> Iterator[tuple[str, Page]]:
-    """Pages that documents show: blocks whose first line names a file of params/, with the document's name."""
+def test_shown_rows_are_recipes_and_pages_of_the_project_are_as_shown() -> None:
     for document in DOCUMENTS:
         for block in blocks(text_of(document), "yaml"):
             if named := re.match(r"# (params/[\w./-]+)\n", block):
-                yield document.name, Page.of(Path(named[1]), yaml.safe_load(block))
-
-
-def test_shown_rows_are_recipes() -> None:
-    found = [(name, page) for name, page in shown_pages() if page.file.name.startswith("rows")]
-    assert {name for name, _ in found} >= {"README.md", "extending.md"}
-    for name, page in found:
-        for row in page.names:
-            assert parse_recipe(page.entry(row), f"{name}: {row}").title
-
-
-def test_shown_pages_of_the_project_are_what_the_files_hold() -> None:
-    for name, page in shown_pages():
-        if (ROOT / page.file).exists():
-            real = read_page(ROOT / page.file)
-            for entry in page.names:
-                assert page.entry(entry) == real.entry(entry), f"{name}: {page.file}:{entry}"
-        else:
-            assert "my-study" in page.file.parts or page.file.stem.endswith("_desk"), f"{name} shows {page.file}"
-
-
-def test_one_step_names_the_code_of_every_part_of_an_update() -> None:
-    references = [REFERENCE.fullmatch(span) for span in inline(text_of(ROOT / "docs" / "one_step.md"))]
-    named = {found[2] for found in references if found}
-    assert len(named) > 40
-    assert named >= {
-        "Encoder.prompt", "generate", "score", "Entropy.segment", "RewardModelScorer.score", "LocationAware.__call__",
-        "Centered.shape", "even_split", "add_up", "kl_tokens", "gae", "whiten", "Learner.minibatch",
-        "clipped_surrogate", "value_loss", "PlainStepper.step", "KLCoefficient.update",
-    }  # fmt: skip
+                page = Page.of(Path(named[1]), yaml.safe_load(block))
+                real = read_page(ROOT / page.file) if (ROOT / page.file).exists() else page
+                for entry in page.names:
+                    assert page.entry(entry) == real.entry(entry), f"{document.name}: {page.file}:{entry}"
+                    if page.file.name.startswith("rows"):
+                        assert parse_recipe(page.entry(entry), f"{document.name}: {entry}").title
 
 
 @pytest.mark.parametrize("paper", papers(ROOT))
@@ -250,18 +201,6 @@ def test_every_row_of_a_paper_is_documented(paper: str) -> None:
     assert wanted <= named, f"docs/{paper}.md does not name {sorted(wanted - named)}"
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "measured").glob("*.csv")), ids=lambda path: path.name)
-def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
-    assert f"(measured/{file.name})" in text_of(ROOT / "docs" / f"{file.stem}.md")
-    rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
-    assert rows
-    for row in rows:
-        assert list(row) == ["table", "row", "column", "value"]
-        assert all(row.values()), row
-    cells = [(row["table"], row["row"], row["column"]) for row in rows]
-    assert len(cells) == len(set(cells)), "a cell is given twice"
-
-
 def test_every_variable_of_the_environment_is_documented() -> None:
     used = set()
     for folder in ("rlhf_core", "tasks", "flows", "params", "infra"):
@@ -270,8 +209,3 @@ def test_every_variable_of_the_environment_is_documented() -> None:
                 used |= set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(path)))
     named = set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(ROOT / "docs" / "variables.md")))
     assert named == used
-
-
-def test_the_readme_is_read_in_five_minutes() -> None:
-    words = [word for word in text_of(ROOT / "README.md").split() if re.search(r"\w", word)]
-    assert len(words) <= 900
