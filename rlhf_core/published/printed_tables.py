@@ -58,7 +58,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """One row: a condition (or the name of a hyperparameter), its backbone and the printed cells."""
 
     condition: str
@@ -81,7 +81,7 @@ class Table:
     title: str
     kind: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PrintedRow, ...]
 
     @property
     def name(self) -> str:
@@ -124,9 +124,9 @@ def _printed(value: Any) -> Printed:
     return Printed(str(value))
 
 
-def _row(raw: Mapping[str, Any]) -> Row:
+def _row(raw: Mapping[str, Any]) -> PrintedRow:
     condition = str(raw.get("condition", raw.get("hyperparameter", "")))
-    return Row(
+    return PrintedRow(
         condition=condition,
         backbone=raw.get("backbone"),
         values={key: _printed(value) for key, value in raw["values"].items()},

@@ -89,7 +89,7 @@ class Aggregation(Checked):
         return {QUERY: self.dim, KEY: self.dim} if self.entry.attends else {}
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> AggregationKind:
         return AGGREGATIONS[self.kind]
 
     def __call__(self, states: SegmentStates) -> Aggregated:
@@ -172,7 +172,7 @@ def mean(states: SegmentStates, options: Aggregation) -> Aggregated:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AggregationKind:
     """An aggregation as a setting names it.
 
     Args:
@@ -189,21 +189,21 @@ class Entry:
 AGGREGATIONS = Choices(
     "aggregation",
     {
-        "mean": Entry(mean, of_values=True),
-        "sum": Entry(lambda states, options: _weighted(states.values, states.mask.float())),
-        "differential_mean": Entry(
+        "mean": AggregationKind(mean, of_values=True),
+        "sum": AggregationKind(lambda states, options: _weighted(states.values, states.mask.float())),
+        "differential_mean": AggregationKind(
             lambda states, options: _weighted(differences(states, options.base), _uniform(states.mask))
         ),
-        "value_attention": Entry(
+        "value_attention": AggregationKind(
             lambda states, options: _weighted(states.values, attention_weights(states, options.rope_base)), attends=True
         ),
-        "differential_attention": Entry(
+        "differential_attention": AggregationKind(
             lambda states, options: _weighted(
                 differences(states, options.base), attention_weights(states, options.rope_base)
             ),
             attends=True,
         ),
-        "preference_transformer": Entry(
+        "preference_transformer": AggregationKind(
             lambda states, options: _weighted(states.values, mean_attention_weights(states, options.rope_base)),
             attends=True,
         ),

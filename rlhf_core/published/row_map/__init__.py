@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.published.printed_tables import Column, Row, Table, paper
+from rlhf_core.published.printed_tables import Column, PrintedRow, Table, paper
 
 FOLDER = Path(__file__).parent
 #: Fields of a printed row that say what it was trained on.
@@ -45,7 +45,7 @@ class MappedRow:
         elsewhere: keys of the printed row's columns that belong to its other parts.
     """
 
-    published: Row
+    published: PrintedRow
     recipe: RecipeRow | None
     main: str | None
     reference: RecipeRow | None
@@ -90,7 +90,7 @@ def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
     )
 
 
-def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
+def _by_backbone(entry: Mapping[str, Any], field: str, row: PrintedRow) -> str | None:
     """Returns a table's `main` or `reference` for a row: one name, one per backbone, or by what stands after an @."""
     name = entry.get(field)
     if not isinstance(name, Mapping) or row.backbone in name:
@@ -100,13 +100,13 @@ def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
     return str(name[key]) if key is not None and _selects(key, anyone) else None
 
 
-def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, frozenset[str]]]:
+def _parts(entry: Mapping[str, Any], row: PrintedRow) -> list[tuple[str | None, PrintedRow, frozenset[str]]]:
     """Returns (part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has
     none."""
     parts: Mapping[str, list[str]] = entry.get("parts", {})
     if not parts:
         return [(None, row, frozenset())]
-    found: list[tuple[str | None, Row, frozenset[str]]] = []
+    found: list[tuple[str | None, PrintedRow, frozenset[str]]] = []
     for part, columns in parts.items():
         own = {key: cell for key, cell in row.values.items() if key in columns}
         others = frozenset(key for name in parts for key in parts[name]) - set(columns)
@@ -114,7 +114,7 @@ def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, fr
     return found
 
 
-def _selects(key: str, row: Row) -> int:
+def _selects(key: str, row: PrintedRow) -> int:
     """Returns how closely a key of the map ("condition", "condition @ 13B & TLS=yes") describes a row; 0: not at all.
 
     What stands after the @ names the backbone, the value of another column of the row, or column=value.
@@ -176,7 +176,7 @@ class Primary:
     order: str | None = None
     margin: float | None = None
 
-    def holds(self, column: str, row: Row) -> bool:
+    def holds(self, column: str, row: PrintedRow) -> bool:
         """Says whether a row has a verdict in a column."""
         return column in self.columns and self.evaluator in (None, row.extra.get("evaluator"))
 
@@ -203,7 +203,7 @@ def data_set(paper_key: str) -> str:
     return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))
 
 
-def metric_name(table: Table, column_key: str, row: Row | None = None, *, judged: bool = False) -> str:
+def metric_name(table: Table, column_key: str, row: PrintedRow | None = None, *, judged: bool = False) -> str:
     """Returns the name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
 
     `{evaluator}` in the map's name stands for that column of the row in small letters and dashes; without a row it
