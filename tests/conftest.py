@@ -19,8 +19,9 @@ os.environ["PREFECT_HOME"] = _HOME.name
 #: Files of platform tests that share a finished repository, so that one process takes them.
 TOGETHER = tuple(f"tests/tasks/test_{name}.py" for name in ("command_line", "graph", "pages", "plan", "tracking"))
 #: Files of platform tests that take minutes, longest first: when they are dealt first, the processes end together.
-LONGEST = ("test_tour", "test_platform", "test_scheduler", "test_work_pool", "test_quickstart", "test_rehearse")
-LONGEST += ("test_study", "test_command_line", "test_launch", "test_resume", "test_distributed")
+LONGEST = ("test_tour", "test_command_line", "test_platform", "test_scheduler", "test_work_pool", "test_study")
+LONGEST += ("test_quickstart", "test_rehearse", "test_launch", "test_resume", "test_rehearsal", "test_distributed")
+LONGEST += ("test_adding", "test_mlflow_models", "test_live_runs", "test_model_families")
 
 
 @pytest.fixture(scope="session")
