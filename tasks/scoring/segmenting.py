@@ -12,11 +12,10 @@ import torch
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.policy import Policy
+from rlhf_core.models.policy import Policy, sequence_statistics
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import cutoff_names
 from rlhf_core.segmentation.segments import SegmentedSequence, Segmenter
-from rlhf_core.supervised.objectives import sequence_statistics
 from tasks.running.artifacts import read_json, read_tensors
 from tasks.running.result_rows import PreferencePair
 
