@@ -110,7 +110,7 @@ test: lint ## Lint, then the tests that need no servers
 
 test-platform: install ## The tests with servers or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform -n $(TEST_PROCESSES) \
-		--dist loadscope --no-loadscope-reorder
+		--dist loadscope --no-loadscope-reorder $$(grep -rl --include='test_*.py' 'mark\.platform' tests)
 
 bench: install ## Comparisons with TRL and throughput; table here, figure and CSV in .work/benchmarks
 	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)"
