@@ -47,6 +47,7 @@ class Team:
     def start(self, root: Path, call: str, seconds: str = "0", **parameters: Any) -> subprocess.Popen[str]:
         """Starts a call of the flows in a clone, as a machine of its own."""
         environment = {"PYTHONPATH": str(PROJECT), "STAND_IN_SECONDS": seconds, "REWARDSMITH_SLOTS": root.name}
+        environment |= {"PREFECT_WORKER_QUERY_SECONDS": "1"}
         with (self.folder / f"{root.name}.log").open("a") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "flows", call, json.dumps(parameters)],
