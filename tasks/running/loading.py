@@ -86,18 +86,18 @@ def load_world(data: Path) -> GoldWorld | None:
     facts = read_json(data / "data.json")
     world = facts.get("world")
     if world is not None and facts["source"] == "testbed":
-        from rlhf_core.testbed import Dials, World, WorldConfig
+        from rlhf_core.testbed import Dials, World
 
         dials = typed(Dials, world.get("dials", {}), f"{data / 'data.json'}: world.dials")
-        return World(WorldConfig(seed=world["seed"], dials=dials))
+        return World(world["seed"], dials=dials)
     if world is not None and facts["source"] == "testbed-longform":
-        from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+        from rlhf_core.testbed.longform import LongFormWorld
 
-        return LongFormWorld(LongFormConfig(seed=world["seed"]))
+        return LongFormWorld(world["seed"])
     if world is not None and facts["source"] == "testbed-translation":
-        from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+        from rlhf_core.testbed.translation import TranslationWorld
 
-        return TranslationWorld(TranslationConfig(seed=world["seed"]))
+        return TranslationWorld(world["seed"])
     return None
 
 
