@@ -108,11 +108,8 @@ def deployments(root: Path) -> list[Deployment]:
     return found
 
 
-def refuse_edited_tree(root: Path) -> str:
-    """Refuses a tree that was edited since the commit which the present run's deployment is pinned to.
-
-    Returns:
-        the commit; empty for a run without a deployment, or of one that names no commit.
+def refuse_edited_tree(root: Path) -> None:
+    """Refuses a tree that was edited since the commit which the present run's deployment is pinned to, if it is.
 
     Raises:
         RewardsmithError: names the changed code or parameters.
@@ -120,15 +117,11 @@ def refuse_edited_tree(root: Path) -> str:
     from prefect.runtime import deployment
 
     commit = str(deployment.version or "") if deployment.id else ""
-    if not COMMIT.fullmatch(commit):
-        return ""
-    changed = changed_since(root, commit)
-    if changed:
+    if COMMIT.fullmatch(commit) and (changed := changed_since(root, commit)):
         raise RewardsmithError(
             f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {listed(changed)}. Commit, "
             "then run `rewardsmith up`, which pins the new commit; or run `rewardsmith run` for the tree as it is"
         )
-    return commit
 
 
 def apply(root: Path, client: Any) -> list[str]:
@@ -259,7 +252,7 @@ def main() -> int:
     from prefect.client.orchestration import get_client
 
     from flows.slots import make_limits
-    from flows.stage import require_prefect_server
+    from flows.worker import require_prefect_server
 
     require_prefect_server()
     with get_client(sync_client=True) as client:

@@ -20,12 +20,12 @@ from prefect.client.schemas.objects import State
 
 from flows.deployments import PAPER_TITLES, refuse_edited_tree
 from flows.scheduler import RunFailed, RunSummary, completed_state, run_stale
-from flows.stage import require_prefect_server
 from flows.stage_run import Command, RunningStages, StageFailed, run_command
+from flows.worker import require_prefect_server
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
-from tasks.dvc import pipelines
-from tasks.dvc.ended_runs import RunRequest, mark_request_done
+from tasks.dvc.ended_runs import mark_request_done
+from tasks.dvc.pipelines import Request
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
 from tasks.params.settings import DEFAULT_SCALE
@@ -82,7 +82,7 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
     return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
 
 
-def report_page_calls(request: RunRequest) -> list[Call]:
+def report_page_calls(request: Request) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER)
     on_main_page = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
@@ -93,7 +93,7 @@ def report_page_calls(request: RunRequest) -> list[Call]:
 
 
 def run_request(
-    root: Path, request: RunRequest, *, pool: str = "", remote: str = "", mirrored: Sequence[str] = ()
+    root: Path, request: Request, *, pool: str = "", remote: str = "", mirrored: Sequence[str] = ()
 ) -> State[str]:
     """Brings the results of a paper, or of the suite's papers, up to date and reports them. Call it inside a flow.
 
@@ -111,11 +111,7 @@ def run_request(
         RunFailed: a stage failed, or the report or MLflow after the stages.
     """
     began = time.time()
-    name, scale = request.paper, request.scale
-    papers = pipelines.asked_papers(root, name, scale=scale, full=request.full)
-    dvc_files = pipelines.asked_files(
-        root, name, scale=scale, full=request.full, rows=request.rows, seeds=request.seeds
-    )
+    papers, dvc_files, scale = request.papers(root), request.files(root), request.scale
     tracked = papers if request.sync else ()
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
     live_experiment = next(iter(tracked), "") if not mirrored else ""
@@ -191,7 +187,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         """
         tree = Path(root).resolve()
         refuse_edited_tree(tree)
-        request = RunRequest(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
+        request = Request(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
         return run_request(tree, request, pool=pool, remote=remote)
 
     return run

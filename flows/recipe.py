@@ -28,12 +28,11 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import OPTIMISER_KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
-from tasks.dvc.ended_runs import RunRequest
+from tasks.dvc.pipelines import Request
 from tasks.dvc.stale import cache_folder
 from tasks.graph import dvc_files
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import NAME, read_settings
-from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.yaml_files import page_text
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -192,5 +191,5 @@ def recipe(
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-        asked = RunRequest(paper, DEFAULT_SCALE, True, (name,), tuple(seeds or [0]), report=False, sync=sync)
+        asked = Request(paper, full=True, rows=(name,), seeds=tuple(seeds or [0]), sync=sync)
         return run_request(path, asked, mirrored=[name])

@@ -21,7 +21,6 @@ from typing import Any
 
 import httpx
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
@@ -32,7 +31,7 @@ from flows.stage_run import Command, RunningStages, noted_failure, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel
-from tasks.reevaluation.evaluate import DRIFT_CHECK, load_settings
+from tasks.reevaluation.evaluate import load_settings
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered
@@ -129,22 +128,6 @@ def track_records(root: Path) -> None:
         raise RewardsmithError(f"the records cannot be added to DVC: {done.stderr.strip()}")
 
 
-def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model's line in the table of the run, with the mean of each benchmark that was evaluated."""
-    named = {"model": model.name, "alias": model.alias, "version": model.version}
-    if not record.get("reasons"):
-        return named | {"why": "nothing changed"}
-    evaluated = {} if record["reasons"] == [DRIFT_CHECK] else record["benchmarks"]
-    changes = "; ".join(f"{name} {values['verdict']}" for name, values in record["changes"].items())
-    return {
-        **named,
-        "why": ", ".join(record["reasons"]),
-        **{name: None if values["mean"] is None else round(values["mean"], 4) for name, values in evaluated.items()},
-        "change": changes or ("nothing to compare with" if evaluated else "not evaluated"),
-        "judge_drift": record["canary"]["verdict"],
-    }
-
-
 @flow(
     name="reevaluate",
     description="Re-evaluates registered models if something changed.",
@@ -166,7 +149,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     # [::2] leaves out the @ of name@alias; a name alone has the alias ""
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
-    rows, problems, alerts = [], [], 0
+    evaluated, problems, alerts = 0, list[str](), 0
     for name in restore_records(tree):
         log.info("restored %s from DVC", name)
     try:
@@ -174,7 +157,9 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
             try:
                 model = registry.resolve(one.name, one.alias or "champion")
                 try:
-                    rows.append(_row(model, evaluate(tree, settings_path, model)))
+                    why = ", ".join(evaluate(tree, settings_path, model)["reasons"])
+                    log.info("%s@%s version %s: %s", model.name, model.alias, model.version, why or "nothing changed")
+                    evaluated += 1
                 finally:
                     tried, alert_problems = send_pending_alerts(tree, model)
                     alerts += tried
@@ -185,8 +170,6 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     finally:
         if (tree / RECORDS).exists():
             track_records(tree)
-    if rows:
-        create_table_artifact(key="reevaluation", table=rows, description=f"{alerts} alert(s)")
     if problems:
         raise RunFailed("; ".join(problems))
-    return f"{len(rows)} model(s), {alerts} alert(s)"
+    return f"{evaluated} model(s), {alerts} alert(s)"

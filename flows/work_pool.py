@@ -25,8 +25,8 @@ from prefect.deployments import run_deployment
 
 from flows.flow_runs import BEATING, PASSING, crash_silent_runs
 from flows.slots import Grant, Slots
-from flows.stage import code_of, queue_of, require_prefect_server, stage
 from flows.stage_run import RunningStages, StageDone, StageFailed
+from flows.worker import PROCESS, code_of, queue_of, require_prefect_server, stage
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.remote import RemoteFailed
 from tasks.dvc.stage_results import RAN, StageResults
@@ -42,8 +42,6 @@ LOST_SECONDS = 600.0
 IN_FLIGHT = 100
 #: Prefix of the tag of a stage's flow run; the rest is the key of its result.
 KEY = "key:"
-#: Prefect's type of a pool whose workers start processes.
-PROCESS = "process"
 #: Docker's request for GPUs. Asked for some, Docker gives every container the first ones; so a container sees all, and
 #: the machine's limits give it its own.
 ALL_GPUS = {"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}

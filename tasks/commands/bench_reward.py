@@ -15,7 +15,7 @@ from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.commands.options import print_table
 from tasks.commands.try_reward import evenly_spaced
 from tasks.data_specs.data_sets import DATA_VARIABLE
-from tasks.running.stage import prepare_process
+from tasks.running.launch import prepare_process
 from tasks.scoring.reward_models import Scorer, load_scorer, score_pairs
 
 #: The preference test sets; rows of those that are divided have a `subset`.

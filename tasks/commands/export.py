@@ -30,10 +30,10 @@ from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.params.pages import Address, read_settings, settings_digest
 from tasks.running.artifacts import digest, read_json, read_jsonl, read_object
+from tasks.running.launch import prepare_process
 from tasks.running.loading import load_encoder
 from tasks.running.machine import device
 from tasks.running.result_digests import RECORD, check_result
-from tasks.running.stage import prepare_process
 from tasks.scoring.reward_models import TrainedScorer, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.

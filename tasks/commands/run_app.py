@@ -18,6 +18,7 @@ from tasks.running.machine import refuse_unusable_disk
 from tasks.running.platform_state import join_platform
 
 if TYPE_CHECKING:
+    from tasks.dvc.pipelines import Request
     from tasks.graph.stages import Stage
 
 #: Exit status of a run with failed stages; rows that ended have results.
@@ -49,8 +50,8 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
-    from tasks.dvc.ended_runs import RunRequest, nothing_to_do
-    from tasks.dvc.pipelines import refuse_asked
+    from tasks.dvc.ended_runs import nothing_to_do
+    from tasks.dvc.pipelines import Request
 
     root = Path.cwd()
     if remote and not pool:
@@ -59,18 +60,18 @@ def run(
     paper, rows = split_names(root, names or [])
     full = full or names == [ALL]
     join_platform(root)
-    request = RunRequest(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
+    request = Request(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
     if not pool and (current := nothing_to_do(root, request)) is not None:
         print(current)
-        print_run_end(root, paper, rows, seed or [], scale=scale, full=full)
+        print_run_end(root, request)
         return
-    refuse_asked(root, paper, rows, seed or [], scale=scale, full=full)
+    request.refuse(root)
     began = time.time()
     choice: dict[str, Any] = {"paper": paper, "scale": scale, "full": full, "rows": rows, "seeds": seed}
     choice |= {"report": report, "sync": sync, "pool": pool or "", "remote": remote or ""}
     status = run_flow("paper", choice, verbose=verbose)
     if status in (0, RUN_FAILED):
-        print_run_end(root, paper, rows, seed or [], scale=scale, full=full, began=began)
+        print_run_end(root, request, began)
     raise typer.Exit(status)
 
 
@@ -98,12 +99,13 @@ def plan(
     all_stages: Annotated[bool, typer.Option("--all", help="Also list the stages that are up to date.")] = False,
 ) -> None:
     """Show what `run` would do and why, what comes from the cache, and how long it should take."""
+    from tasks.dvc.pipelines import Request
     from tasks.dvc.stale import requested_stages
     from tasks.graph.times import expected_seconds
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
-    stages = requested_stages(root, paper, rows, seed or [], scale=scale, full=full or names == [ALL])
+    stages = requested_stages(root, Request(paper, scale, full or names == [ALL], tuple(rows), tuple(seed or ())))
     print_plan(root, stages, expected_seconds(root, stages.values()), all_stages)
 
 
@@ -159,16 +161,7 @@ def _more(others: Sequence[object]) -> str:
 MOST_ROWS, MOST_NAMED = 16, 4
 
 
-def print_run_end(
-    root: Path,
-    paper: str,
-    rows: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    scale: str,
-    full: bool,
-    began: float = math.inf,
-) -> None:
+def print_run_end(root: Path, request: Request, began: float = math.inf) -> None:
     """Prints the rows that a run was asked for, each beside its baseline, and why others have no result.
 
     Args:
@@ -176,12 +169,11 @@ def print_run_end(
     """
     from rich.console import Console
 
-    from tasks.dvc.pipelines import asked_parts
     from tasks.report.baselines import run_end
     from tasks.report.comparison import compared_table, meanings
     from tasks.report.table import print_tables
 
-    groups, without = run_end(root, scale, asked_parts(root, paper, rows, seeds, scale=scale, full=full), began=began)
+    groups, without = run_end(root, request.scale, request.parts(root), began=began)
     console = Console(highlight=False, markup=False)
     for group in groups:
         print_tables(console, compared_table(group, titles=False, most=MOST_ROWS))
@@ -215,7 +207,7 @@ def rehearse(
     """
     from transformers.utils import logging
 
-    from tasks.dvc.pipelines import asked_papers
+    from tasks.dvc.pipelines import Request
     from tasks.graph.check import refuse_rows
     from tasks.rehearsal.empty_cells import listing_of
     from tasks.rehearsal.endpoint import endpoints
@@ -224,7 +216,7 @@ def rehearse(
     paper, chosen = split_names(Path.cwd(), names or [])
     logging.disable_progress_bar()  # of stand-ins, each written in a moment
     tree, name = write_tree(Path.cwd(), scale, rows)
-    asked = dict.fromkeys(asked_papers(tree, paper, scale=name, full=True), tuple(chosen))
+    asked = dict.fromkeys(Request(paper, name, full=True).papers(tree), tuple(chosen))
     refuse_rows(tree, name, asked)
     choice = {"paper": paper, "scale": name, "full": paper == SUITE, "rows": chosen}
     show_progress(verbose)

@@ -12,10 +12,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from tasks.dvc import stale
+from tasks.dvc.pipelines import Request
 from tasks.graph.stages import stopped_stages
 from tasks.running.doubtful_numbers import alarm_lines, stages_with_alarms
 from tasks.running.platform_state import read_private, write_private
@@ -26,25 +27,13 @@ REPORT, MLFLOW = Path("report") / "index.html", Path("mlflow.db")
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """Request to `rewardsmith run`: a paper's rows and seeds, or the suite, and the follow-up tasks."""
-
-    paper: str
-    scale: str
-    full: bool
-    rows: tuple[str, ...]
-    seeds: tuple[int, ...]
-    report: bool
-    sync: bool
-
-    def note(self, root: Path) -> Path:
-        """Returns the path of its note, which is another one for another MLflow."""
-        asked = {**asdict(self), "mlflow": os.environ.get("MLFLOW_TRACKING_URI", "")}
-        return root / FOLDER / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
+def note_of(root: Path, request: Request) -> Path:
+    """Returns the path of a request's note, which is another one for another MLflow."""
+    asked = {**asdict(request), "mlflow": os.environ.get("MLFLOW_TRACKING_URI", "")}
+    return root / FOLDER / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
 
-def mark_request_done(root: Path, request: RunRequest, files: Sequence[str], began: float) -> None:
+def mark_request_done(root: Path, request: Request, files: Sequence[str], began: float) -> None:
     """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
@@ -52,13 +41,13 @@ def mark_request_done(root: Path, request: RunRequest, files: Sequence[str], beg
         began: seconds of the clock when the run began, with the code of that time.
     """
     with suppress(OSError):
-        write_private(request.note(root), {"files": list(files), "began": began})
+        write_private(note_of(root, request), {"files": list(files), "began": began})
 
 
-def nothing_to_do(root: Path, request: RunRequest) -> str | None:
+def nothing_to_do(root: Path, request: Request) -> str | None:
     """Returns a line with the number of stages if all are current and followed up, with their alarms below; None if a
     run must check."""
-    path = request.note(root)
+    path = note_of(root, request)
     if not (noted := read_private(path)):
         return None
     results = [(root / file).with_name("dvc.lock") for file in noted["files"]] + ([root / REPORT] * request.report)
@@ -67,8 +56,7 @@ def nothing_to_do(root: Path, request: RunRequest) -> str | None:
         return None
     if _newest(results) > path.stat().st_mtime or _newest(_sources(root)) > noted["began"]:
         return None
-    asked = (root, request.paper, request.rows, request.seeds)
-    stages = stale.requested_stages(*asked, scale=request.scale, full=request.full).values()
+    stages = stale.requested_stages(root, request).values()
     if not all(stage.state == "current" for stage in stages):
         return None
     stops, alarms = stopped_stages(root, stages), stages_with_alarms(root, stages)

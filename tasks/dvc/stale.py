@@ -23,7 +23,7 @@ from tasks.dvc.internals import (
     refuse_unreadable_locks,
     run_key,
 )
-from tasks.dvc.pipelines import asked_files, asked_papers
+from tasks.dvc.pipelines import Request
 from tasks.dvc.remote import Remote
 from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, select
@@ -38,12 +38,9 @@ def cache_folder(root: Path) -> Path:
         return Path(repo.cache.local_cache_dir)
 
 
-def requested_stages(
-    root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
-) -> dict[str, Stage]:
-    """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
-    files = asked_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-    return read_state(root, files, rows, seeds, asked_papers(root, paper, scale=scale, full=full))
+def requested_stages(root: Path, asked: Request) -> dict[str, Stage]:
+    """Returns the stages of what a run is asked for with their state."""
+    return read_state(root, asked.files(root), asked.rows, asked.seeds, asked.papers(root))
 
 
 def read_state(

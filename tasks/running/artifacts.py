@@ -319,18 +319,17 @@ def stage_output(
     Raises:
         DataError: an input that does not exist, or that changed while the stage ran: no result is written then.
     """
-    found: Stopped | None = None
     if distributed.rank():
         with tempfile.TemporaryDirectory() as nowhere:
             try:
                 yield Path(nowhere)
-            except Stopped as error:
-                found = error
+            except Stopped:
+                distributed.barrier()
+                raise
         distributed.barrier()
-        if found is not None:
-            raise found
         return
     out = Path(out)
+    found: Stopped | None = None
     for noted in (used_engines, deaths, resolved, fewer_rows):
         noted.clear()  # of another stage of this process
     started, clock = time.time(), time.monotonic()

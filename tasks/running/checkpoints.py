@@ -184,7 +184,8 @@ class CheckpointStore:
 
     def remove(self) -> None:
         """Removes all checkpoints of the run, including checkpoints of earlier inputs and parameters."""
-        shutil.rmtree(self.run_folder, ignore_errors=True)
+        if not distributed.rank():
+            shutil.rmtree(self.run_folder, ignore_errors=True)
 
 
 def _to_disk(path: Path) -> None:
@@ -295,18 +296,15 @@ def resumable_output(
     read = Inputs.of(inputs)
     store = CheckpointStore(WORK, run_folder(stage, out), run_key(stage, version, read.digests, seed))
     checkpoints = RunCheckpoints(store, variables.seconds(SECONDS_VARIABLE, DEFAULT_SECONDS, ", 0 for every step"))
-    found: Stopped | None = None
     try:
         with stage_output(
             out, stage=stage, version=version, inputs=read, seconds_before=lambda: checkpoints.seconds_before
         ) as result:
             yield result, checkpoints
-    except Stopped as error:
-        found = error
-    if not distributed.rank():
+    except Stopped:
         store.remove()
-    if found is not None:
-        raise found
+        raise
+    store.remove()
 
 
 @contextmanager

@@ -76,25 +76,23 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return read_jsonl(file) if exists_or_raise_if_lost(file) else []
 
 
-def _valid(judgement: Mapping[str, Any]) -> bool:
-    said = [judgement[name] for name in ("preference", "label", "value") if name in judgement]
-    return bool(judgement["valid"]) and (not said or any(one is not None for one in said))
+def _is_valid(judgement: Mapping[str, Any]) -> bool:
+    found = [judgement[name] for name in ("preference", "label", "value") if name in judgement]
+    return bool(judgement["valid"]) and (not found or any(one is not None for one in found))
 
 
 def _by_verdicts(judgements: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yields the metrics of benchmarks and of opponents."""
     for field in ("benchmark", "opponent"):
-        pairs = Counter(str(row[field]) for row in judgements if field in row)
-        valid = Counter(str(row[field]) for row in judgements if field in row and _valid(row))
-        for name, count in pairs.items():
-            reason = too_few_valid(valid[name], count)
-            if reason is None:
-                continue
-            if field == "opponent":
-                names: Sequence[str] = (f"second/{name}", f"second_se/{name}")
-            else:
-                names = GRADES if name == "mtbench" else [f"{name}{ending}" for ending in ENDINGS]
-            yield from ((metric, reason) for metric in names)
+        verdicts: dict[str, list[bool]] = {}
+        for row in judgements:
+            if field in row:
+                verdicts.setdefault(str(row[field]), []).append(_is_valid(row))
+        for name, valid in verdicts.items():
+            if (reason := too_few_valid(sum(valid), len(valid))) is not None:
+                of_benchmark = GRADES if name == "mtbench" else tuple(f"{name}{ending}" for ending in ENDINGS)
+                names = of_benchmark if field == "benchmark" else (f"second/{name}", f"second_se/{name}")
+                yield from ((metric, reason) for metric in names)
 
 
 def _by_counts(

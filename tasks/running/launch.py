@@ -92,11 +92,13 @@ def environment_of_each(processes: int) -> dict[str, str]:
     return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
-def prepare_process_group() -> None:
-    """Sets threads, joins the group of a launcher's processes, and reads how models are sharded.
+def prepare_process(*, several: bool = False) -> None:
+    """Prepares this process for a stage that loads models: threads (REWARDSMITH_THREADS, else 1, so that results agree
+    whoever starts a stage) and device; one of several joins the launcher's others, its models sharded as asked.
 
     Raises:
-        RecipeError: processes that are missing, or an invalid DeepSpeed configuration.
+        RecipeError: several processes were started for a stage that runs in one, processes are missing, or an invalid
+            number of threads or DeepSpeed configuration.
     """
     import torch
 
@@ -104,10 +106,14 @@ def prepare_process_group() -> None:
     from rlhf_core.models.device import grant
     from rlhf_core.stepper import use_deepspeed
 
-    if "LOCAL_RANK" in os.environ:
+    if not several and whole_number("WORLD_SIZE", "1") > 1:
+        raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
+    if several and "LOCAL_RANK" in os.environ:
         end_with_launcher()
     torch.set_num_threads(whole_number(THREADS_VARIABLE, "1"))
     grant(described_device())
+    if not several:
+        return
     named = deepspeed_file()
     config = read_deepspeed(Path(named)) if named else None
     if config is not None and "RANK" not in os.environ:

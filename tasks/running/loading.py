@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,35 +84,21 @@ def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
 def load_world(data: Path) -> GoldWorld | None:
     """Returns the world behind a testbed data set, None for real data and for questions, which know their answers."""
     facts = read_json(data / "data.json")
-    if facts["source"] not in WORLDS or "world" not in facts:
-        return None
-    return WORLDS[facts["source"]](facts["world"], f"{data / 'data.json'}: world")
+    world = facts.get("world")
+    if world is not None and facts["source"] == "testbed":
+        from rlhf_core.testbed import Dials, World
 
+        dials = typed(Dials, world.get("dials", {}), f"{data / 'data.json'}: world.dials")
+        return World(world["seed"], dials=dials)
+    if world is not None and facts["source"] == "testbed-longform":
+        from rlhf_core.testbed.longform import LongFormWorld
 
-def _dialogue_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed import Dials, World
+        return LongFormWorld(world["seed"])
+    if world is not None and facts["source"] == "testbed-translation":
+        from rlhf_core.testbed.translation import TranslationWorld
 
-    return World(facts["seed"], dials=typed(Dials, facts.get("dials", {}), f"{where}.dials"))
-
-
-def _long_form_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed.longform import LongFormWorld
-
-    return LongFormWorld(facts["seed"])
-
-
-def _translation_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
-    from rlhf_core.testbed.translation import TranslationWorld
-
-    return TranslationWorld(facts["seed"])
-
-
-#: World of each source of testbed data, by what data.json says of it.
-WORLDS: dict[str, Callable[[Mapping[str, Any], str], GoldWorld]] = {
-    "testbed": _dialogue_world,
-    "testbed-longform": _long_form_world,
-    "testbed-translation": _translation_world,
-}
+        return TranslationWorld(world["seed"])
+    return None
 
 
 def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge | None:

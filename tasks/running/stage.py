@@ -33,13 +33,12 @@ from rlhf_core.errors import (
     UserCodeError,
     path_error,
 )
-from rlhf_core.models.device import grant
 from tasks import GC_THRESHOLD
 from tasks.graph.results import stopped
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import DEFAULT_SCALE, typed
 from tasks.running.artifacts import Stopped, check_version, stage_output
-from tasks.running.machine import described_device
+from tasks.running.launch import launch, launched_processes, prepare_process
 from tasks.running.variables import (
     arithmetic,
     refuse_bad_environment,
@@ -183,12 +182,8 @@ def command_line(
             if requested is not None:
                 check_version(*_stage(function), requested)
             _stop_as_well(function, given)
-            if models and several_processes:
-                from tasks.running.launch import prepare_process_group
-
-                prepare_process_group()
-            elif models:
-                prepare_process()
+            if models:
+                prepare_process(several=several_processes)
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
             values |= {name: read_spec(kind, given[name]) for name, kind in entries.items()}
             with _output(function, given) as parts:
@@ -262,22 +257,6 @@ def _stop_as_well(function: Callable[..., None], given: Mapping[str, Any]) -> No
         raise Stopped(reason)
 
 
-def prepare_process() -> None:
-    """Prepares this process for a stage that runs in one: threads (REWARDSMITH_THREADS, else 1, so that results agree
-    whoever starts a stage), and the device for which models are loaded.
-
-    Raises:
-        RecipeError: several processes were started for a stage that runs in one, or REWARDSMITH_THREADS is not a
-            whole number of at least 1.
-    """
-    import torch
-
-    if whole_number("WORLD_SIZE", "1") > 1:
-        raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
-    torch.set_num_threads(whole_number("REWARDSMITH_THREADS", "1"))
-    grant(described_device())
-
-
 @contextmanager
 def name_file_in_numeric_errors(data: Path) -> Iterator[None]:
     """Puts the file whose rows are trained on before the message of a numeric error, except a user's function's."""
@@ -314,8 +293,6 @@ def run_main(main: Callable[[list[str] | None], Any], *, several_processes: bool
         if noted := arithmetic():
             print(f"note: {', '.join(noted)} changes arithmetic; the result's record says so", file=sys.stderr)
         if several_processes:
-            from tasks.running.launch import launch, launched_processes
-
             if "--out" in sys.argv[:-1]:
                 hide_gpus(Path(sys.argv[sys.argv.index("--out") + 1]))
             if processes := launched_processes():

@@ -10,7 +10,7 @@ import pytest
 from flows.paper import report_page_calls, tables_calls
 from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
-from tasks.dvc.ended_runs import RunRequest
+from tasks.dvc.pipelines import Request
 from tests.flows import without_stages
 
 DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
@@ -51,7 +51,7 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> N
     + [(name, []) for name in ("claims", "page", "matches", "finding", "my-project")],
 )
 def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, modules: list[str]) -> None:
-    request = RunRequest(paper, "testbed", full=False, rows=(), seeds=(), report=True, sync=False)
+    request = Request(paper, report=True)
     assert [module for module, _ in report_page_calls(request)] == modules
 
 

@@ -100,16 +100,6 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
     assert done == []
 
 
-def test_a_drift_check_shows_no_benchmark_of_the_record_before() -> None:
-    """A drift check's record repeats the benchmarks of the record before it, which it did not evaluate."""
-    benchmarks = {"alpaca": {"mean": 0.4}}
-    found: dict[str, Any] = {"benchmarks": benchmarks, "changes": {}, "canary": {"verdict": "no drift"}}
-    row = reevaluate._row(MODEL, {**found, "reasons": ["a drift check is due"]})
-    assert (row["change"], "alpaca" in row) == ("not evaluated", False)
-    row = reevaluate._row(MODEL, {**found, "reasons": ["first evaluation"]})
-    assert (row["change"], row["alpaca"]) == ("nothing to compare with", 0.4)
-
-
 def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,10 +16,11 @@ import yaml
 from prefect.client.schemas.objects import WorkQueue, WorkQueueStatus
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.flow_runs import PASSING
 from flows.slots import Grant
-from flows.stage import PASSING, code_of, queue_of, require_prefect_server
 from flows.stage_run import RunningStages, StageFailed
 from flows.work_pool import ALL_GPUS, WorkPool, job_variables
+from flows.worker import code_of, queue_of, require_prefect_server
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.stages import Stage
 from tests import small_repository

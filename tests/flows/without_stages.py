@@ -11,8 +11,7 @@ import pytest
 
 from flows import paper
 from flows.scheduler import RunSummary
-from tasks.dvc import pipelines
-from tasks.dvc.ended_runs import RunRequest
+from tasks.dvc.pipelines import Request
 from tasks.graph.names import SUITE
 
 FLOWS = ("paper", "suite")
@@ -37,7 +36,7 @@ def run(
     monkeypatch.setattr(paper, "run_stale", run_stale)
     monkeypatch.setattr(paper, "follow_ups", follow_ups)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(pipelines, "asked_files", lambda *_, **__: [])
-    monkeypatch.setattr(pipelines, "asked_papers", lambda *_, **__: ["segment"])
-    request = RunRequest("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
+    monkeypatch.setattr(Request, "files", lambda *_: [])
+    monkeypatch.setattr(Request, "papers", lambda *_: ["segment"])
+    request = Request("segment" if made == "paper" else SUITE, report=True, sync=True, **choice)
     paper.run_request(root, request)

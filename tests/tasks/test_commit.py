@@ -23,17 +23,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["tasks/new.py", "params/segment/rows new.yaml", "params/mine/rows.yaml"])
-def test_a_new_file_of_code_or_parameters_is_a_difference(root: Path, name: str) -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("1\n")
-    assert changed_since(root, commit_of(root)) == [name]
-
-
-def test_changed_and_removed_files_are_differences(root: Path) -> None:
+def test_new_changed_and_removed_files_of_code_and_parameters_are_differences(root: Path) -> None:
     (root / "tasks/sft.py").write_text("2\n")
     (root / "params/segment/rows.yaml").unlink()
-    assert changed_since(root, commit_of(root)) == ["params/segment/rows.yaml", "tasks/sft.py"]
+    for name in ("tasks/new.py", "params/segment/rows new.yaml", "params/mine/rows.yaml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("1\n")
+    found = ["params/segment/rows.yaml", "tasks/sft.py"]
+    found += ["params/mine/rows.yaml", "params/segment/rows new.yaml", "tasks/new.py"]
+    assert changed_since(root, commit_of(root)) == found
 
 
 def test_what_runs_write_and_what_git_ignores_is_none(root: Path) -> None:

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.dvc import ended_runs as up_to_date
-from tasks.dvc.ended_runs import RunRequest, mark_request_done, nothing_to_do
+from tasks.dvc.ended_runs import mark_request_done, note_of, nothing_to_do
+from tasks.dvc.pipelines import Request
 
-ASKED = RunRequest("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
+ASKED = Request("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 
 
 FILES = ["dvc.yaml", "pipelines/testbed/segment/dvc.yaml"]
@@ -67,7 +68,7 @@ def touch(file: Path) -> None:
         lambda tree: touch(tree / "tasks/report/page.py"),
         lambda tree: (tree / "mlflow.db").unlink(),
         lambda tree: shutil.rmtree(tree / ".work"),
-        lambda tree: ASKED.note(tree).write_text('{"files": ['),
+        lambda tree: note_of(tree, ASKED).write_text('{"files": ['),
     ],
     ids=["lock", "no lock", "no report", "report", "page", "code", "no MLflow", "no note", "half a note"],
 )

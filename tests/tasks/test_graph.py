@@ -12,7 +12,7 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks import sft
-from tasks.dvc.pipelines import refuse_asked
+from tasks.dvc.pipelines import Request
 from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
 from tasks.graph.names import SUITE
@@ -157,7 +157,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         graph.build(root)
     with pytest.raises(RecipeError, match=message):
-        refuse_asked(root, SUITE, (), (), scale="testbed", full=False)
+        Request(SUITE).refuse(root)
 
 
 def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:

@@ -114,7 +114,7 @@ def test_deepspeed_without_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv(launch.DEEPSPEED_VARIABLE, str(CONFIGURATIONS[0]))
     with pytest.raises(RecipeError, match="not started by torchrun"):
-        launch.prepare_process_group()
+        launch.prepare_process(several=True)
 
 
 def test_every_accelerate_configuration_names_a_deepspeed_configuration_that_is_there() -> None:

@@ -14,7 +14,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables
 from tasks.commands.run_app import print_plan
-from tasks.dvc import pipelines
+from tasks.dvc.pipelines import Request
 from tasks.dvc.stale import read_state
 from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.stages import Stage, select
@@ -96,7 +96,7 @@ def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     tmp_path: Path, chosen: dict[str, Any], whole: bool
 ) -> None:
     root = small_repository.create(tmp_path)
-    files = pipelines.asked_files(root, "segment", **chosen)
+    files = Request("segment", **chosen).files(root)
     assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
 
 
@@ -115,24 +115,22 @@ def test_a_seed_without_stages_is_refused_before_any_file_is_written(
     assert (settings["demo"]["segment"]["seeds"], settings["suite"]["seeds"]) == ([0, 1], [0, 1, 2])
     before = {path: path.stat().st_mtime_ns for path in root.rglob("dvc.yaml")}
     with pytest.raises(RecipeError, match=said):
-        pipelines.asked_files(root, "segment", scale="testbed", full=False, rows=rows, seeds=[seed])
-    with pytest.raises(RecipeError, match=said):
-        pipelines.refuse_asked(root, "segment", rows, [seed], scale="testbed", full=False)
+        Request("segment", rows=tuple(rows), seeds=(seed,)).files(root)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("dvc.yaml")} == before
 
 
 def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_repository.create(tmp_path)
-    first = pipelines.asked_files(root, SUITE, full=True)
-    assert pipelines.asked_files(root, "segment") == ["dvc.yaml"]
+    first = Request(SUITE, full=True).files(root)
+    assert Request("segment").files(root) == ["dvc.yaml"]
     before = {file: (root / file).read_text() for file in first}
-    assert pipelines.asked_files(root, SUITE, full=True) == first
+    assert Request(SUITE, full=True).files(root) == first
     assert before == {file: (root / file).read_text() for file in first}
     assert capsys.readouterr().err == ""
     set_entry(root / "params/segment/rows.yaml", "new", reward_row("bandit"))
     params = read_settings(root / "params.yaml")
     write_yaml(root / "params.yaml", params | {"demo": {"segment": {"seeds": [0], "rows": ["new"]}}})
-    pipelines.asked_files(root, SUITE, full=False)
+    Request(SUITE).files(root)
     assert "updated dvc.yaml: params/ changed" in capsys.readouterr().err
     assert "new" in (root / "pipelines/testbed/segment/dvc.yaml").read_text(), "a matrix that is there follows"
 
@@ -215,7 +213,7 @@ def test_the_plan_follows_what_a_finished_tree_still_has(finished_copy: Path) ->
 @pytest.mark.platform
 def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: Path) -> None:
     root = finished_copy
-    files = pipelines.asked_files(root, "segment", full=True)
+    files = Request("segment", full=True).files(root)
     found = read_state(root, files)
     dpo = found["pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"]
     assert dpo.state == "run"
@@ -230,7 +228,7 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     for name in ("params", "params.yaml"):
         copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
         copy(PROJECT / name, tmp_path / name)
-    files = pipelines.asked_files(tmp_path, SUITE, scale=scale, full=True)
+    files = Request(SUITE, scale, full=True).files(tmp_path)
     assert files[0] == "dvc.yaml" or scale != "testbed"
     there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("pipelines/*/*/dvc.yaml")}
     assert set(files) - {"dvc.yaml"} == there
@@ -238,4 +236,4 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     assert there, "at least one paper has rows at each scale"
     known = {"shared", DEMO_ALL, *printed_tables.PAPERS}
     assert {Path(file).parts[2] for file in there} <= known, "other studies run by name"
-    assert pipelines.asked_papers(tmp_path, SUITE, scale=scale, full=True) == printed_tables.PAPERS
+    assert Request(SUITE, scale, full=True).papers(tmp_path) == printed_tables.PAPERS

@@ -16,7 +16,7 @@ from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, Endpoint
 from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
-from tasks.dvc.pipelines import asked_papers
+from tasks.dvc.pipelines import Request
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
 from tasks.rehearsal.empty_cells import EmptyCell, Listing, cells_of
@@ -75,7 +75,7 @@ def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monk
         (tmp_path / part).symlink_to(ROOT / part)
     monkeypatch.chdir(tmp_path)
     tree, name = write_tree(tmp_path, scale, None)
-    asked = dict.fromkeys(asked_papers(tree, SUITE, scale=name, full=True), ())
+    asked = dict.fromkeys(Request(SUITE, name, full=True).papers(tree), ())
     assert {"segment", "sentence", "par"} <= asked.keys()
     refuse_rows(tree, name, asked)
     (tree / "results").mkdir()

@@ -33,8 +33,7 @@ FULL = Device("a full GPU", 0.0, bf16=True, count=1, tf32=True)
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def take(device: Device) -> None:
-        for module in (launch, stage):
-            monkeypatch.setattr(module, "described_device", lambda: device)
+        monkeypatch.setattr(launch, "described_device", lambda: device)
 
     yield take
     grant(CPU)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.running.stage import prepare_process
+from tasks.running.launch import prepare_process
 from tasks.running.variables import (
     refuse_unusable_prefect,
     seconds,

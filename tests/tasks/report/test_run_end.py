@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from flows.stage_run import RunningStages, StageFailed, noted_failure
 from tasks.command_line import commands
 from tasks.commands.run_app import print_run_end
+from tasks.dvc.pipelines import Request
 from tasks.graph.names import DEMO_ALL
 from tasks.report.baselines import baseline
 from tests.small_repository import PROJECT
@@ -48,7 +49,7 @@ def ended(
     seeds: tuple[int, ...] = (),
     full: bool = False,
 ) -> str:
-    print_run_end(root, paper, rows, seeds, scale="testbed", full=full)
+    print_run_end(root, Request(paper, full=full, rows=rows, seeds=seeds))
     return capsys.readouterr().out
 
 
@@ -109,7 +110,7 @@ def test_a_failed_row_is_said_to_have_failed_with_its_error_and_log(
     )
 
     def ended_since(began: float) -> list[str]:
-        print_run_end(root, "my-study", [], [0], scale="testbed", full=False, began=began)
+        print_run_end(root, Request("my-study", seeds=(0,)), began)
         return capsys.readouterr().out.splitlines()
 
     now = time.time()
