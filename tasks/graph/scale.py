@@ -309,9 +309,8 @@ class Scale:
         """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
         out = f"{self.results}/{paper}/check"
         if out not in self._items:
-            named = [
-                name for row in read_rows(self.root, paper, self.settings)[0].values() for name in row.reward_models
-            ]
+            rows = read_rows(self.root, paper, self.settings)[0].values()
+            named = [name for row in rows for name in row.reward_models]
             owners = {paper, *(name.rpartition("/")[0] or paper for name in named)}
             folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
             pages = [file for folder in folders for kind in PAPER_PAGES for file in page_files(folder, kind)]
