@@ -77,7 +77,6 @@ class PaperClaim(Checked):
     """The sentence of a paper that a study is about.
 
     Args:
-        paper: its short name.
         id: of the claim in `rlhf_core/published/claims/<paper>.yaml`, whose words are the claim's.
         tested_by: hypotheses that test the claim; it holds if all of them do.
         differs: a sentence on what is tested otherwise than the claims file says.
@@ -104,8 +103,6 @@ class StudySpec(Checked):
     """A study.
 
     Args:
-        title: a few words.
-        asks: the question.
         rows: by name: `like: <paper>/<row>`, settings of a row laid over it, `only` the levels of dials in whose cells
             it is trained, and `fixed` the settings of its `optimiser` that tuning leaves as they are.
         main: the row that hypotheses compare with.
@@ -119,9 +116,7 @@ class StudySpec(Checked):
         settings: laid over the scale's pages in every cell.
         claim: the sentence of a paper, None for another question.
         margin: differences within it count as none, in the metric's unit; None tests no equivalence.
-        stage: the kind of stage whose metrics count.
-        hours: of one core that the study is expected to take.
-        tuning_hours: of one core that its tuning is expected to take.
+        hours, tuning_hours: of one core that the study and its tuning are expected to take.
         shows: other metrics that its page shows.
         tuned_at: cells in which the rows are tuned, every cell unless given.
         kl_targets: nats per response at which its page also shows the rows' metric.
