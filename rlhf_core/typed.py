@@ -181,7 +181,7 @@ def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is a number that a float holds; true and false are none."""
+    """Returns whether a value is a finite number, other than true and false."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

@@ -55,13 +55,10 @@ def hackability(
     from tasks.graph.dvc_files import write as write_graph
 
     root, seeds = Path.cwd(), seed or [0]
-    every = laboratory.mitigations(root)
-    names = laboratory.chosen(mitigation or [], list(every), "mitigation")
+    page = laboratory.laboratory_page(root)
+    names = laboratory.chosen(mitigation or [], [*page.entries], "mitigation")
     if function is None and reward_model is None:
-        rewards = [
-            laboratory.rows_of(root, each, names)
-            for each in laboratory.chosen(flaw or [], laboratory.flaws(root), "flaw")
-        ]
+        rewards = [laboratory.rows_of(root, each, names) for each in laboratory.chosen(flaw or [], page.each, "flaw")]
     else:
         own = laboratory.OwnReward(name or laboratory.own_name(function, reward_model), function, reward_model, gives)
         if function is not None:

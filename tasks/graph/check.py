@@ -20,7 +20,7 @@ from tasks.graph.contradictions import CHECKS
 from tasks.graph.items import Argument, Item
 from tasks.graph.needs import check_limits, check_needs
 from tasks.graph.rows import (
-    Row,
+    RowSpec,
     model_named,
     paper_folder,
     papers,
@@ -62,7 +62,7 @@ class Check:
                 found.append(str(error))
         return list(dict.fromkeys(found))
 
-    def row(self, scale: str, row: Row) -> list[str]:
+    def row(self, scale: str, row: RowSpec) -> list[str]:
         """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
         here = self.scales.setdefault(scale, Scale(self.root, scale, self.settings))
         try:

@@ -68,7 +68,7 @@ class RewardRows:
 
 
 def laboratory_page(root: Path) -> Page:
-    """Returns the page of mitigations.
+    """Returns the page of the known flaws (`each`) and the mitigations (`entries`).
 
     Raises:
         RecipeError: not this repository's root, or a page of another form.
@@ -85,22 +85,12 @@ def laboratory_page(root: Path) -> Page:
     return page
 
 
-def mitigations(root: Path) -> dict[str, dict[str, Any]]:
-    """Returns settings of each mitigation's row by name, `{reward}` in the place of the reward, in the page's order."""
-    page = laboratory_page(root)
-    return {name: merge(page.base, own) for name, own in page.entries.items()}
-
-
 def mitigation_titles(root: Path) -> dict[str, str]:
-    """Returns the title of each mitigation: its rows' title without the reward."""
-    word = laboratory_page(root).word
-    of_reward = re.compile(rf",?\s*(?:\b{word}\s+)?{{{word}}}")
-    return {name: of_reward.sub("", str(row.get("title", name))).strip() for name, row in mitigations(root).items()}
-
-
-def flaws(root: Path) -> list[str]:
-    """Returns the known flaws: the rewards that the page has every mitigation of."""
-    return [*laboratory_page(root).each]
+    """Returns the title of each mitigation by name, in the page's order: its rows' title without the reward."""
+    page = laboratory_page(root)
+    of_reward = re.compile(rf",?\s*(?:\b{page.word}\s+)?{{{page.word}}}")
+    rows = {name: merge(page.base, own) for name, own in page.entries.items()}
+    return {name: of_reward.sub("", str(row.get("title", name))).strip() for name, row in rows.items()}
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:

@@ -17,7 +17,7 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import printed_tables, row_map
 from tasks.graph.items import SHARED, Graph, Input, Item, result_of
 from tasks.graph.names import DEMO, DEMO_ALL
-from tasks.graph.rows import Row, papers, raw_row, read_rows, row_addresses, row_named
+from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.graph.typed_settings import typed_settings
 from tasks.params.scales import scale_names
@@ -28,7 +28,9 @@ from tasks.params.stages import RUNS, RowsAndSeeds, Suite, run_settings
 HEADLINE_ROWS = Path("pipelines") / DEFAULT_SCALE / DEMO_ALL
 
 
-def add_rows(graph: Graph, scale: Scale, paper: str, rows: Iterable[Row], seeds: Iterable[int], tables: str) -> None:
+def add_rows(
+    graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
+) -> None:
     """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them.
 
     A row that is not valid is left out; `tasks.graph.check` says why.

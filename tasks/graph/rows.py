@@ -34,7 +34,7 @@ ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
 
 
 @dataclass(frozen=True)
-class Entry:
+class TypedEntry:
     """An entry of a paper's page with its typed settings."""
 
     paper: str
@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row(Entry):
+class RowSpec(TypedEntry):
     """A row."""
 
     @property
@@ -68,10 +68,10 @@ class Row(Entry):
 
 
 @dataclass(frozen=True)
-class Model(Entry):
+class ModelSpec(TypedEntry):
     """A reward model; `members` has the reward models that it is the average of."""
 
-    members: tuple[Model, ...] = ()
+    members: tuple[ModelSpec, ...] = ()
 
     @property
     def trained(self) -> RewardModelSpec | None:
@@ -92,15 +92,15 @@ def sentence_model(segmenters: Iterable[Mapping[str, Any]], where: str) -> str |
     return found[0] if found else None
 
 
-def model_named(settings: TypedSettings, where: str, paper: str, asked: str, field: str = "reward_model") -> Model:
+def model_named(settings: TypedSettings, where: str, paper: str, asked: str, field: str = "reward_model") -> ModelSpec:
     """Returns the reward model that an entry names in a field."""
     owner, path = entry_named(settings, where, paper, asked, field, "reward_models")
     spec = settings.get(path)
     if not isinstance(spec, MergeSpec):
-        return Model(owner, path, spec)
+        return ModelSpec(owner, path, spec)
     members = tuple(model_named(settings, path, owner, one, f"merge[{at}]") for at, one in enumerate(spec.merge))
     _refuse_unlike(path, spec, members)
-    return Model(owner, path, spec, members)
+    return ModelSpec(owner, path, spec, members)
 
 
 def entry_named(
@@ -116,7 +116,7 @@ def entry_named(
     return owner, own[name]
 
 
-def _refuse_unlike(where: str, spec: MergeSpec, members: tuple[Model, ...]) -> None:
+def _refuse_unlike(where: str, spec: MergeSpec, members: tuple[ModelSpec, ...]) -> None:
     """Refuses to average models that are not trained here, or that differ in more than rates, order and seed."""
     first = members[0]
     for member in members:
@@ -168,7 +168,9 @@ def backbone_names(root: Path) -> frozenset[str]:
     return typed_settings(root).backbones
 
 
-def read_rows(root: Path, paper: str, settings: TypedSettings | None = None) -> tuple[dict[str, Row], dict[str, str]]:
+def read_rows(
+    root: Path, paper: str, settings: TypedSettings | None = None
+) -> tuple[dict[str, RowSpec], dict[str, str]]:
     """Returns the rows of a paper with valid settings by name, and what is wrong with the others."""
     rows, problems, settings = {}, {}, settings or typed_settings(root)
     for name in sorted(settings.entries(paper, "rows")):
@@ -179,15 +181,15 @@ def read_rows(root: Path, paper: str, settings: TypedSettings | None = None) -> 
     return rows, problems
 
 
-def raw_row(root: Path, paper: str, backbone: str) -> Row:
+def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
     scales = (scale_entries(root, scale, "backbones") for scale in (DEFAULT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{DEFAULT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
-    return Row(paper, where, RawRow(kind="raw", backbone=backbone))
+    return RowSpec(paper, where, RawRow(kind="raw", backbone=backbone))
 
 
-def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> Row:
+def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None = None) -> RowSpec:
     """Returns a row by name; the name of a backbone means the raw backbone.
 
     Args:
@@ -198,7 +200,7 @@ def row_named(root: Path, paper: str, name: str, settings: TypedSettings | None 
     """
     settings = settings or typed_settings(root)
     if (where := (known := settings.entries(paper, "rows")).get(name)) is not None:
-        return Row(paper, where, _with_backbone(settings, where))
+        return RowSpec(paper, where, _with_backbone(settings, where))
     if name in settings.backbones:
         return raw_row(root, paper, name)
     raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*known, *settings.backbones}), more=3)}")
@@ -216,12 +218,12 @@ def _with_backbone(settings: TypedSettings, where: Address) -> Any:
 # --- what a row names --------------------------------------------------------------------------------------------
 
 
-def models_of(settings: TypedSettings, row: Row) -> tuple[Model, ...]:
+def models_of(settings: TypedSettings, row: RowSpec) -> tuple[ModelSpec, ...]:
     """Returns the reward models that a row reads, in order, each once."""
     return tuple(model_named(settings, row.path, row.paper, name) for name in row.reward_models)
 
 
-def selection_of(settings: TypedSettings, row: Row) -> Entry | None:
+def selection_of(settings: TypedSettings, row: RowSpec) -> TypedEntry | None:
     """Returns the selection of a row's aspects and pure samples, if it has one.
 
     Raises:
@@ -238,15 +240,15 @@ def selection_of(settings: TypedSettings, row: Row) -> Entry | None:
     return found
 
 
-def selection_named(settings: TypedSettings, where: str, paper: str, name: str) -> Entry:
+def selection_named(settings: TypedSettings, where: str, paper: str, name: str) -> TypedEntry:
     """Returns the selection that an entry names."""
     known = settings.entries(paper, "selections")
     if name not in known:
         raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
-    return Entry(paper, known[name], _with_backbone(settings, known[name]))
+    return TypedEntry(paper, known[name], _with_backbone(settings, known[name]))
 
 
-def generative_of(settings: TypedSettings, row: Row) -> Entry | None:
+def generative_of(settings: TypedSettings, row: RowSpec) -> TypedEntry | None:
     """Returns the generative reward model whose rewrites or token rewards a row reads, if it reads one."""
     named = [("rewrites", row.spec.rewrites)]
     named += [("generative_reward_model", part.generative_reward_model) for part in row.spec.components]
@@ -254,11 +256,11 @@ def generative_of(settings: TypedSettings, row: Row) -> Entry | None:
     for field, name in named:
         if name is not None:
             owner, path = entry_named(settings, row.path, row.paper, name, field, "generative_reward_models")
-            found.append(Entry(owner, path, settings.get(path)))
+            found.append(TypedEntry(owner, path, settings.get(path)))
     return next(iter(found), None)
 
 
-def compared_rows(settings: TypedSettings, row: Row) -> list[Row]:
+def compared_rows(settings: TypedSettings, row: RowSpec) -> list[RowSpec]:
     """Returns the rows whose policies a row compares, the one that is judged first.
 
     Raises:
@@ -275,7 +277,7 @@ def compared_rows(settings: TypedSettings, row: Row) -> list[Row]:
     return rows
 
 
-def solutions_of(row: Row, models: Iterable[Model], generative: Entry | None) -> set[str]:
+def solutions_of(row: RowSpec, models: Iterable[ModelSpec], generative: TypedEntry | None) -> set[str]:
     """Returns what a row reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
     its token rewards.
 

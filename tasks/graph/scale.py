@@ -15,9 +15,9 @@ from rlhf_core.segmentation.segmenters import segmenter_class
 from rlhf_core.supervised.recipes import SAMPLES, TEACHER
 from tasks.graph.items import SHARED, Input, Item
 from tasks.graph.rows import (
-    Entry,
-    Model,
-    Row,
+    ModelSpec,
+    RowSpec,
+    TypedEntry,
     compared_rows,
     generative_of,
     model_named,
@@ -76,7 +76,7 @@ class Scale:
             self._entries[kind] = scale_entries(self.root, self.name, kind)
         return self._entries[kind]
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: RowSpec) -> bool:
         """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
         are the data, references and evaluation that it and its reward models name beside the backbone's."""
         wanted: list[tuple[str, str | None]] = [("backbones", row.backbone)]
@@ -169,7 +169,7 @@ class Scale:
         spec = self._chosen("segmenters", name, "segmenter.model", where)
         return self._item("segmenter", f"{name}-{data.name}", data.seed, spec=spec, data=data)
 
-    def pool(self, row: Row, seed: int) -> Item:
+    def pool(self, row: RowSpec, seed: int) -> Item:
         """Returns the greedy and sampled responses of a row's backbone."""
         sft, scale = self.backbone(row.backbone, seed, row.path), self.stage_settings("pool")
         return self._item("pool", row.backbone, seed, scale=scale, data=sft.item("data"), sft=sft, seed=seed)
@@ -177,7 +177,7 @@ class Scale:
     # --- reward models -----------------------------------------------------------------------------------------------
 
     @_once
-    def reward_model(self, spec: Model, seed: int) -> Item | str:
+    def reward_model(self, spec: ModelSpec, seed: int) -> Item | str:
         """Returns a reward model, a user's own by its folder."""
         if isinstance(spec.spec, GivenSpec):
             return spec.spec.given
@@ -190,14 +190,14 @@ class Scale:
         )
 
     @_once
-    def normaliser(self, spec: Model, seed: int) -> Item:
+    def normaliser(self, spec: ModelSpec, seed: int) -> Item:
         """Returns the normalisers of a reward model."""
         made, model = self._material(spec, seed), self.reward_model(spec, seed)
         scale = self.stage_settings("normaliser")
         return self._item("normaliser", spec.name, seed, spec.paper, scale=scale, **made, reward_model=model)
 
     @_once
-    def references(self, spec: Model, seed: int) -> Item:
+    def references(self, spec: ModelSpec, seed: int) -> Item:
         """Returns the SFT model's reference responses scored by a reward model."""
         sft, scale = self.backbone(spec.backbone, seed, spec.path), self.stage_settings("references")
         if (name := spec.spec.references) is not None:
@@ -207,11 +207,11 @@ class Scale:
         made |= self._sentences(spec.segmenters, sft.item("data"), spec.path)
         return self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)
 
-    def _data_of(self, spec: Entry, seed: int) -> Item:
+    def _data_of(self, spec: TypedEntry, seed: int) -> Item:
         return self.backbone(spec.backbone, seed, spec.path).item("data")
 
     @_once
-    def _material(self, spec: Model, seed: int) -> dict[str, Input]:
+    def _material(self, spec: ModelSpec, seed: int) -> dict[str, Input]:
         """Returns what a reward model learns from and what its segments are cut by."""
         sft = self.backbone(spec.backbone, seed, spec.path)
         made: dict[str, Input] = {"data": sft.item("data"), "sft": sft}
@@ -230,7 +230,7 @@ class Scale:
         name = sentence_model(segmenters, where)
         return {} if name is None else {"sentences": self.segmenter(data, name, where)}
 
-    def _training(self, stage: str, spec: Entry, data: str) -> Address:
+    def _training(self, stage: str, spec: TypedEntry, data: str) -> Address:
         """Returns training settings: of one reward model, else of a paper's on the data, of the paper, of the scale."""
         return self.stage_settings(stage, f"{spec.paper}-{spec.name}", f"{spec.paper}-{data}", spec.paper)
 
@@ -246,7 +246,7 @@ class Scale:
         spec, drawn = self.stage_settings("teacher"), self.samples(sft, seed)
         return self._item("teacher", sft.name, seed, spec=spec, data=sft.item("data"), sft=sft, samples=drawn)
 
-    def generative_reward_model(self, spec: Entry, sft: Item, seed: int) -> Item:
+    def generative_reward_model(self, spec: TypedEntry, sft: Item, seed: int) -> Item:
         """Returns a generative reward model with what it says of an SFT model's samples.
 
         It starts from its own backbone and learns from the teacher of the one whose samples it scores.
@@ -260,13 +260,13 @@ class Scale:
 
     # --- selections --------------------------------------------------------------------------------------------------
 
-    def aspects(self, spec: Entry) -> tuple[Address, ...]:
+    def aspects(self, spec: TypedEntry) -> tuple[Address, ...]:
         """Returns addresses of a selection's aspects at this scale."""
         named = enumerate(spec.spec.aspects)
         return tuple(self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in named)
 
     @_once
-    def selection(self, spec: Entry, seed: int) -> Item:
+    def selection(self, spec: TypedEntry, seed: int) -> Item:
         """Returns a selection of aspects."""
         holistic = model_named(self.settings, spec.path, spec.paper, spec.spec.holistic, "holistic")
         sft, files = self.backbone(spec.backbone, seed, spec.path), self.aspects(spec)
@@ -298,7 +298,7 @@ class Scale:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def row(self, row: Row, seed: int) -> list[Item]:
+    def row(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns a row's stage of one seed, last, and everything above it."""
         last = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
         if ROW_KINDS[row.kind].work != "name":
@@ -309,9 +309,8 @@ class Scale:
         """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
         out = f"{self.results}/{paper}/check"
         if out not in self._items:
-            named = [
-                name for row in read_rows(self.root, paper, self.settings)[0].values() for name in row.reward_models
-            ]
+            rows = read_rows(self.root, paper, self.settings)[0].values()
+            named = [name for row in rows for name in row.reward_models]
             owners = {paper, *(name.rpartition("/")[0] or paper for name in named)}
             folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
             pages = [file for folder in folders for kind in PAPER_PAGES for file in page_files(folder, kind)]
@@ -320,7 +319,7 @@ class Scale:
             self._items[out] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
         return self._items[out]
 
-    def training(self, row: Row, seed: int) -> Item:
+    def training(self, row: RowSpec, seed: int) -> Item:
         """Returns the stage that trains a row's policy."""
         recipe, models = row.spec, models_of(self.settings, row)
         needed = referenced_models(recipe)
@@ -360,7 +359,7 @@ class Scale:
         policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
         return policy if selection is None else replace(policy, reads=self.aspects(selection))
 
-    def policy_settings(self, row: Row, data: str) -> Address:
+    def policy_settings(self, row: RowSpec, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
         field_ = "optimiser.kind" if row.spec.settings is None else "settings"
         name = row.spec.settings or str(row.spec.optimiser["kind"])
@@ -368,7 +367,7 @@ class Scale:
             return self._of("policy")[of_data]
         return self._chosen("policy", name, field_, row.path)
 
-    def measuring(self, row: Row, seed: int) -> Item:
+    def measuring(self, row: RowSpec, seed: int) -> Item:
         """Returns the stage that measures a row's reward model by a benchmark, or by the best of N responses of the
         row's backbone."""
         (spec,) = models = models_of(self.settings, row)
@@ -387,7 +386,7 @@ class Scale:
             made["pool"] = self.pool(row, seed)
         return self._item(row.kind, row.name, seed, row.paper, **made)
 
-    def comparing(self, row: Row, seed: int) -> Item:
+    def comparing(self, row: RowSpec, seed: int) -> Item:
         """Returns the stage that compares the policies of several rows."""
         judged, *_ = compared = compared_rows(self.settings, row)
         if row.backbone != judged.backbone:
@@ -406,13 +405,13 @@ class Scale:
         made: dict[str, Input] = {"row": row.path, "scale": self.stage_settings(row.kind)}
         return self._item(row.kind, row.name, seed, row.paper, **made, data=data, policies=policies)
 
-    def _words(self, entry: Entry) -> str:
+    def _words(self, entry: TypedEntry) -> str:
         """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
         at = self._chosen("backbones", entry.backbone, "backbone", entry.path)
         name = self.settings.get(at).tokenizer
         return str(self.settings.get(self._chosen("tokenizers", name, "tokenizer", at)).source or name)
 
-    def _check_models(self, row: Row, models: Sequence[Model], referenced: Sequence[Model] = ()) -> None:
+    def _check_models(self, row: RowSpec, models: Sequence[ModelSpec], referenced: Sequence[ModelSpec] = ()) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote; a Hugging
         Face classifier reads texts."""
         for spec in models:
@@ -427,7 +426,7 @@ class Scale:
 
 
 #: The last stage of a row, by the work of its kind.
-_STAGES: dict[str, Callable[[Scale, Row, int], Item]] = {
+_STAGES: dict[str, Callable[[Scale, RowSpec, int], Item]] = {
     "train": Scale.training,
     "measure": Scale.measuring,
     "compare": Scale.comparing,

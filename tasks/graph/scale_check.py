@@ -20,7 +20,7 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.graph.rows import Row, papers, read_rows, selection_of
+from tasks.graph.rows import RowSpec, papers, read_rows, selection_of
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
@@ -170,7 +170,7 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours(), spared)
 
 
-def _policy(here: Scale, row: Row, backbone: _Backbone) -> StageMemory:
+def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     """Returns a reward row's policy by its own settings; adapters are trained where it says so."""
     config, limits, sharding, recipe = backbone.config, backbone.limits, backbone.sharding, row.spec
     where = here.policy_settings(row, backbone.spec.data)

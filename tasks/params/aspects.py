@@ -70,10 +70,7 @@ class AspectModelSpec(Checked):
     """An aspect's model.
 
     Args:
-        title: for people.
-        backbone: which SFT model it starts from.
         aspect: a name among the labels of labelled.*.jsonl, or, for density sequence, of the pairs' files.
-        density: 'span', 'sentence' or 'sequence'.
         error_weight: weight of wrong slices in the loss.
     """
 
@@ -98,11 +95,7 @@ class SelectionEntry(Checked):
     """An entry of selections.yaml: the reward model and aspects that a selection compares.
 
     Args:
-        title: for people.
-        backbone: whose initial policy answers.
         holistic: the reward model that aspects are compared with.
-        aspects: entries of the scale's aspects.yaml.
-        rule: which aspects are chosen.
     """
 
     title: str
@@ -119,10 +112,7 @@ class SelectionScale(Checked):
     Args:
         prompts: training prompts that are answered twice, None for all.
         max_new_tokens: longest answer; D_p is drawn as policies train, so it is theirs.
-        batch: answers at a time.
-        engine: one of `ENGINES`, which samples answers.
-        rounds: of the bootstrap.
-        level: of its intervals.
+        rounds, level: of the bootstrap's intervals.
     """
 
     prompts: Annotated[int, at_least(2)] | None

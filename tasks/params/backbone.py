@@ -26,15 +26,11 @@ class BackboneSpec(Checked):
 
     Args:
         data, tokenizer, evaluation: names of the scale's files that belong to it; the graph resolves them.
-        source: local folder or hub id.
         architecture: fields of the transformers configuration, with `model_type`.
-        training: settings of its fine-tuning; a built backbone needs them.
         examples: training examples at most, drawn once, whatever the seed; None for all.
         seed: of its fine-tuning, one SFT model for all seeds of rows; None for one SFT model for each.
-        precision: of its weights, float32 or bf16; every later stage computes in it. None for bf16 on GPUs that have
-            it.
-        attention: eager, sdpa or flash_attention_2, in every later stage too; None for flash attention where a GPU has
-            it, else the model's own default.
+        precision: of its weights, in every later stage; None for bf16 on GPUs that have it, else float32.
+        attention: in every later stage; None for flash attention where a GPU has it, else the model's own.
     """
 
     data: str
@@ -76,7 +72,6 @@ class TokenizerSpec(Checked):
     """A tokenizer: `source` loads one, `vocabulary` trains one.
 
     Args:
-        source: local folder or hub id.
         vocabulary: tokens of a trained one, special ones included.
         full_byte_alphabet: a trained one knows all 256 bytes, so it can spell any text.
     """
@@ -125,13 +120,8 @@ class SegmenterSpec(Checked):
         model: of 'load', a folder or a hub id such as sat-3l.
         gold: of 'train', where true sentences come from: 'clauses' of the testbed's preference data, or the name of a
             set with sentence spans (`ewt_sentences`) in the folder that REWARDSMITH_DATA names.
-        tagger: of 'train', its size.
-        training: of 'train'; a row is a window of tokens.
-        texts: of 'train', the most texts to train on.
-        seed: of 'train'.
         max_sentence_chars: longer sentences are cut again at punctuation.
-        threshold: probability above which a character ends a sentence; None is .5 for a trained model, and the
-            released models' own.
+        threshold: probability above which a character ends a sentence; None for .5, or a released model's own.
     """
 
     source: Annotated[str, one_of(("train", "load"))]

@@ -57,11 +57,8 @@ class DrawnSpec(DataSpec):
     """Settings that specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
 
     Args:
-        world_seed: of the world.
-        seed: of the draws.
         annotator: `Annotator` of preference pairs; `temperature: calibrated` finds the temperature at which the Bayes
             ceiling is `ceiling`.
-        rows: `Rows`.
         world: number of a world, whose seeds `of_world` makes of those given.
     """
 
@@ -124,7 +121,6 @@ class WorldSpec(DrawnSpec):
         follow_up_share: share of SFT examples that are second turns.
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
         padding: shares of compared responses that are padded, as in {flattery: 0.4}; of one kind at most.
-        dials: settings of the world that a study varies.
         wrong_share: share of wrong solutions among the task examples.
     """
 
@@ -193,7 +189,6 @@ class RealSpec(ReadSpec):
             `mbpp_plus` and `humaneval_plus` run their `plus_tests`, which hold the base tests, too; rows in
             LiveCodeBench's own columns for `livecode`.
         livecode_window: {from, to} of LiveCodeBench's contests, both days included; without one, all questions.
-        sets: of a `huggingface` source, by name.
         filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
         alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
             is the published one against its baseline; without it, no length-controlled win rate over it is measured.

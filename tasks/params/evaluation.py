@@ -39,11 +39,7 @@ class EvaluationConfig(Checked):
     Args:
         max_new_tokens: longest answer on dialogue benchmarks.
         temperature, top_p, top_k: of dialogue answers; 0 keeps all tokens, as in `Sampling`.
-        engine: one of `ENGINES`, which samples answers.
         task_tokens: longest answer on arithmetic and code, which are answered greedily.
-        batch: prompts per generation batch.
-        seed: of sampling.
-        rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.running.loading.load_judge`), None for none.
         over_sft: one of `PROTOCOLS`, by which the judge compares a policy with its SFT model where the data has no true
             rewards.
@@ -52,7 +48,6 @@ class EvaluationConfig(Checked):
         judge_checkpoints: whether it does so while a policy trains, too: one or two calls for each prompt of
             `checkpoint_prompts` at every evaluation.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
-        only: some of `PARTS`, None for all.
         pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
     """
 
@@ -92,15 +87,7 @@ class EvaluationConfig(Checked):
 
 @dataclass(frozen=True)
 class PoolSpec(Checked):
-    """Settings for drawing a pool of answers.
-
-    Args:
-        benchmarks: whose prompts.
-        sampling: of the pool.
-        samples: responses to each prompt.
-        prompts: of each benchmark, None for all.
-        batch: responses sampled at a time.
-    """
+    """Settings for drawing a pool of answers to the benchmarks' prompts."""
 
     benchmarks: Annotated[tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...], each_once()]
     sampling: Sampling
@@ -121,10 +108,7 @@ class BestOfNSpec(Checked):
     """Settings for judging the best of N answers.
 
     Args:
-        sizes: every N.
         judges: {name: judge spec, see `tasks.running.loading.load_judge`}; none leaves judged win rates out.
-        template: of the judges' prompt.
-        batch: responses per forward pass.
     """
 
     sizes: Annotated[tuple[Count, ...], each_once()] = (2, 4, 8, 16, 32)
@@ -143,10 +127,8 @@ class RewardBenchSpec(Checked):
 
     Args:
         source: 'testbed' generates one from the world of the data, 'huggingface' loads one.
-        pairs: of 'testbed', pairs of each subset.
-        seed: of 'testbed'.
+        pairs, seed: of 'testbed'; pairs of each subset.
         sets: of 'huggingface', whose split `test` holds pairs with their `subset`.
-        batch: responses per forward pass.
     """
 
     source: Annotated[str, one_of(("testbed", "huggingface"))]
@@ -166,13 +148,7 @@ class RewardBenchSpec(Checked):
 
 @dataclass(frozen=True)
 class SecondJudgeSpec(Checked):
-    """Judge, benchmark and template of a second judgement.
-
-    Args:
-        judge: judge spec, see `tasks.running.loading.load_judge`.
-        benchmark: whose first turns are compared.
-        template: of the judge's prompt.
-    """
+    """Judge, benchmark and template of a second judgement: the benchmark's first turns are compared."""
 
     judge: Judge
     benchmark: Annotated[str, one_of(DIALOGUE_BENCHMARKS)] = "alpaca"

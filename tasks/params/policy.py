@@ -30,7 +30,6 @@ class PolicyScale(Checked):
     Args:
         optimiser: `OptimiserConfig`, or `TrainingConfig` and a supervised recipe's own settings; a row's `optimiser`
             overrides single values, by numbers or as `{times: 2}` of the scale's.
-        sampling: of rollouts; supervised recipes and fixed samples have none.
         prompts: training prompts that are used, from the first on, None for all.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
@@ -127,14 +126,7 @@ class PolicyScale(Checked):
 
 @dataclass(frozen=True)
 class RewardTraining:
-    """Settings of a policy that learns from a reward.
-
-    Attributes:
-        optimiser: the composition with its sizes.
-        sampling: of rollouts; of one token where samples are fixed.
-        alarm: of the hacking alarm.
-        imitation: of rewrites beside the reward, None for none.
-    """
+    """Settings of a policy that learns from a reward; where samples are fixed, its sampling is of one token."""
 
     optimiser: OptimiserConfig
     sampling: Sampling

@@ -56,13 +56,7 @@ class QuestionRows(Checked):
 
 @dataclass(frozen=True)
 class DataSpec(Checked):
-    """Settings that all data has.
-
-    Args:
-        source: names the kind.
-        template: chat template.
-        limits: `Limits` in tokens, of a prompt and of a row.
-    """
+    """Settings that all data has: its source, chat template, and `Limits` in tokens."""
 
     source: str
     template: Annotated[str, accepted_by(chat_template)]
@@ -77,7 +71,6 @@ class QuestionsSpec(DataSpec):
     """Questions of the testbed, or of real sets in a folder; `source` is 'testbed' or 'directory'.
 
     Args:
-        task: 'mathematics' or 'multiple_choice'.
         rows: sizes of the sets; of real data the most of each.
         world_seed, seed: of the testbed's facts and draws; `seed` is also of how real questions are split.
         difficulty: fields of `ReasoningConfig`, and `arithmetic` with those of `ArithmeticConfig`.
@@ -142,9 +135,7 @@ class SamplesSpec(Checked):
     """Settings for drawing solutions.
 
     Args:
-        sampling: of the solutions.
         samples: of every question.
-        batch: solutions drawn at a time.
         gold: solutions of every question that are its own instead, marked as gold; for rehearsals, whose random models
             find no right one.
     """
@@ -166,13 +157,7 @@ class SamplesSpec(Checked):
 
 @dataclass(frozen=True)
 class TeacherSpec(Checked):
-    """Teacher of corrections, and the limits of accepted rewrites.
-
-    Args:
-        kind: one of `TEACHERS`.
-        options: fields of the kind's class.
-        limits: what is accepted as a rewrite.
-    """
+    """Teacher of corrections with the options of its kind, and the limits of accepted rewrites."""
 
     kind: Annotated[str, one_of(TEACHERS)]
     options: Mapping[str, Any] = field(default_factory=dict)

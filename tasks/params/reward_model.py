@@ -44,13 +44,10 @@ class RewardModelSpec(Checked):
     """A reward model: how responses are cut into segments, and how segment rewards become a preference.
 
     Args:
-        title: for people.
-        backbone: which SFT model it starts from.
         segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
-        end_token: whether the special token `<END>` is inserted behind every sentence, to be read there (segmenter sat
-            only).
+        end_token: whether the token `<END>` is inserted behind every sentence, to be read there (segmenter sat only).
         learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
         seed_offset: added to the run's seed, so that models of one run differ in initial heads and order of pairs.
         data: the data set whose pairs it learns from, None for the backbone's.
@@ -90,9 +87,6 @@ class MergeSpec(Checked):
     """A reward model that is the average of others.
 
     Args:
-        title: for people.
-        backbone: which SFT model they all start from.
-        merge: their names.
         data: the data set whose pairs they learn from, None for the backbone's.
         references: as of a `RewardModelSpec`.
     """
@@ -113,7 +107,6 @@ class GivenSpec(Checked):
     """A trained reward model of the user's own.
 
     Args:
-        title: for people.
         backbone: whose SFT model its words are; of a Hugging Face classifier, whose data its normalisers are fitted to.
         given: a folder with the model in `model/`, or with a Hugging Face classifier.
         data: the data set of its normaliser's pairs, None for the backbone's.
@@ -157,11 +150,7 @@ def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
 
 @dataclass(frozen=True)
 class ZeroShotScale(Checked):
-    """Settings of reward models that are not trained at a scale: the model that rewards answers instead.
-
-    Args:
-        zero_shot: the model, and how it is asked.
-    """
+    """Settings of reward models that are not trained at a scale: the model that rewards answers instead."""
 
     zero_shot: ZeroShotSettings
 
@@ -206,10 +195,8 @@ class ReferencesSpec(Checked):
     """Settings for drawing reference responses and for reading a shaping's constants at this scale.
 
     Args:
-        sampling: of the responses.
         responses: M, for each training prompt.
         prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
-        batch: responses sampled at a time.
         prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
         constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
             (in units of these responses' rewards and lengths).
@@ -231,8 +218,6 @@ class GenerativeModelSpec(Checked):
     """A generative reward model.
 
     Args:
-        title: for people.
-        backbone: whose SFT model it starts from; the samples may be another one's.
         training: values over the scale's, by numbers or as `{times: 2}` of them, where these are not `fixed`.
     """
 
@@ -252,15 +237,11 @@ class GenerativeModelScale(Checked):
     """Settings for training and using a generative reward model at one scale.
 
     Args:
-        training: `TrainingConfig`.
         limits: in tokens, of a prompt with its answer.
-        max_new_tokens: longest rewrite.
         header: 'paper' for the printed instructions, 'short' for models of the testbed's size.
         held_out: share of the questions that it does not learn from and is measured on.
         least_accuracy: of held-out rewrites, else the stage stops (`Stopped`).
-        rewrites: which of its own rewrites are accepted.
         negative, positive: where rewards of wrong and right predictions are clipped.
-        batch: predictions per forward pass outside training.
         fixed: whether `training` holds for every model, whatever its own file says.
         gold: whether the model's rewrites are the questions' own solutions instead, marked as gold; for rehearsals,
             whose random models rewrite nothing rightly.

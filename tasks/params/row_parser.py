@@ -17,13 +17,7 @@ from tasks.params.settings import typed
 
 @dataclass(frozen=True, kw_only=True)
 class RawRow(Checked):
-    """A backbone as it is, under a title of its own.
-
-    Args:
-        kind: of the row, one of `ROW_KINDS`.
-        backbone: whose data and responses are measured.
-        title, notes: for people.
-    """
+    """A backbone as it is, under a title of its own."""
 
     kind: str
     backbone: str
@@ -33,23 +27,14 @@ class RawRow(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringRow(RawRow):
-    """A row that measures a reward model.
-
-    Args:
-        reward_model: its name; another paper's is `<paper>/<name>`.
-    """
+    """A row that measures a reward model, of the paper or of another one as `<paper>/<name>`."""
 
     reward_model: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparingRow(RawRow):
-    """A row that compares policies.
-
-    Args:
-        policy: the row whose policy is judged.
-        against: the rows of its opponents.
-    """
+    """A row that compares a policy with those of other rows (`against`)."""
 
     policy: str
     against: Annotated[tuple[str, ...], each_once()]

@@ -21,13 +21,7 @@ Seeds = Annotated[tuple[Size, ...], each_once()]
 
 @dataclass(frozen=True)
 class StageNeeds(Checked):
-    """Resources of a running stage, where a scale differs from the defaults.
-
-    Args:
-        cores: of the CPU.
-        gpus: whole ones.
-        memory_gb: GiB of the CPU's memory.
-    """
+    """Resources of a running stage where a scale differs from the defaults; memory in GiB."""
 
     cores: Count | None = None
     gpus: Size | None = None
@@ -36,12 +30,7 @@ class StageNeeds(Checked):
 
 @dataclass(frozen=True)
 class RowsAndSeeds(Checked):
-    """Rows and seeds of a paper, as a demo or a run has them.
-
-    Args:
-        rows: of the paper; a backbone's name stands for the backbone as it is.
-        seeds: of each.
-    """
+    """Rows and seeds of a paper; a backbone's name stands for the backbone as it is."""
 
     rows: Annotated[tuple[str, ...], each_once()]
     seeds: Seeds
@@ -66,13 +55,7 @@ class Suite(Checked):
 
 @dataclass(frozen=True)
 class RunSettings(Checked):
-    """params.yaml: what is run.
-
-    Args:
-        demo: by paper; a study counts as one.
-        demo_all: the headline rows of papers, by paper.
-        suite: of every paper.
-    """
+    """params.yaml: what is run, by paper: the demo (a study counts as one), headline rows, and the whole matrices."""
 
     suite: Suite
     demo: Mapping[str, RowsAndSeeds] = field(default_factory=dict)

@@ -1,5 +1,8 @@
 """Settings of a study: which rows are compared in which worlds, by which numbers, decided before it runs.
 
+A study counts for a claim of `rlhf_core/published/claims/` only by hypotheses that it names, of rows of the claim's
+paper. Where they are not just the comparisons that the claims file lists, `differs` says so beside the count.
+
 A **cell** is one level of every dial. A **world** is one independent draw of facts, data, prompts, initial weights, SFT
 model, reward models and policies; every row of every cell is trained in each. Nothing here imports torch.
 """
@@ -14,18 +17,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.typed import Checked, above, one_of, typed
+from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
+from rlhf_core.published.printed_tables import PAPERS
+from rlhf_core.typed import Checked, above, each_once, one_of, typed
 from tasks.params.evaluation import METRIC_NAMES, is_metric
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
 from tasks.params.settings import Count
-from tasks.params.study_claims import PaperClaim, check_claim
 
 FOLDER = Path("studies")
 #: Fields of a study's row: the row that it is like, the levels of dials in whose cells it is trained, the settings of
 #: its optimiser that tuning leaves as they are, and that it is another row's twin.
 LIKE, ONLY, FIXED, TWIN = "like", "only", "fixed", "twin"
 OF_STUDIES = (LIKE, ONLY, FIXED, TWIN)
+#: Fields of a study's row with which it is still the paper's row: tuning sets the optimiser's.
+OWN_FIELDS = (LIKE, ONLY, "optimiser")
 #: The most worlds of a study of twins: half of the seeds that are kept for them.
 MOST_TWINS = 50
 #: The cell of a study without dials.
@@ -67,12 +73,36 @@ class Hypothesis(Checked):
 
 
 @dataclass(frozen=True)
+class PaperClaim(Checked):
+    """The sentence of a paper that a study is about.
+
+    Args:
+        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`, whose words are the claim's.
+        tested_by: hypotheses that test the claim; it holds if all of them do.
+        differs: a sentence on what is tested otherwise than the claims file says.
+    """
+
+    paper: Annotated[str, one_of(PAPERS)]
+    id: str
+    tested_by: Annotated[tuple[str, ...], each_once()]
+    differs: str | None = None
+
+    def _check_together(self) -> None:
+        if self.id not in (known := stated_claims(self.paper)):
+            near = hint(self.id, known, more=3)
+            raise RecipeError(f"id is '{self.id}', which is not a claim of claims/{self.paper}.yaml{near}")
+
+    @property
+    def stated(self) -> StatedClaim:
+        """Returns the sentence of the claims file with its source."""
+        return stated_claims(self.paper)[self.id]
+
+
+@dataclass(frozen=True)
 class StudySpec(Checked):
     """A study.
 
     Args:
-        title: a few words.
-        asks: the question.
         rows: by name: `like: <paper>/<row>`, settings of a row laid over it, `only` the levels of dials in whose cells
             it is trained, and `fixed` the settings of its `optimiser` that tuning leaves as they are.
         main: the row that hypotheses compare with.
@@ -86,9 +116,7 @@ class StudySpec(Checked):
         settings: laid over the scale's pages in every cell.
         claim: the sentence of a paper, None for another question.
         margin: differences within it count as none, in the metric's unit; None tests no equivalence.
-        stage: the kind of stage whose metrics count.
-        hours: of one core that the study is expected to take.
-        tuning_hours: of one core that its tuning is expected to take.
+        hours, tuning_hours: of one core that the study and its tuning are expected to take.
         shows: other metrics that its page shows.
         tuned_at: cells in which the rows are tuned, every cell unless given.
         kl_targets: nats per response at which its page also shows the rows' metric.
@@ -138,28 +166,21 @@ class StudySpec(Checked):
         if self.twins:
             self._check_study_of_twins()
         if self.claim is not None:
-            check_claim(self.claim, self)
+            self._check_claim(self.claim)
         for where, metric in (("metric", self.metric), *(("shows", metric) for metric in self.shows)):
             of_a_stage = where == "shows" and metric.count("/") >= 2  # <stage>/<name>/<metric>, known once rows are
             if not is_metric(metric) and not of_a_stage:
                 raise RecipeError(
                     f"{where} names '{metric}', which no run measures{hint(metric, METRIC_NAMES, more=3)}"
                 )
-        overlays = [("settings", self.settings)]
-        overlays += [(f"dials.{d}.{level}", laid) for d, levels in self.dials.items() for level, laid in levels.items()]
-        for where, overlay in overlays:
+        overlays = {f"dials.{d}.{level}": laid for d, levels in self.dials.items() for level, laid in levels.items()}
+        for where, overlay in {"settings": self.settings, **overlays}.items():
             for page in overlay:
                 _named(where, page, KINDS)
 
     def _check_names(self) -> None:
-        groups = [
-            ("rows", self.rows),
-            ("reward_models", self.reward_models),
-            ("dials", self.dials),
-            ("hypotheses", self.hypotheses),
-        ]
-        groups += [(f"dials.{dial}", levels) for dial, levels in self.dials.items()]
-        for group, names in groups:
+        groups = {name: getattr(self, name) for name in ("rows", "reward_models", "dials", "hypotheses")}
+        for group, names in {**groups, **{f"dials.{dial}": levels for dial, levels in self.dials.items()}}.items():
             for name in names:
                 if not NAME.fullmatch(str(name)):
                     raise RecipeError(f"{group}: '{name}' is not a name; a name has {NAME_RULE}")
@@ -216,6 +237,50 @@ class StudySpec(Checked):
             _named(f"{where}.over", hypothesis.over, self.dials)
         if not self.weighted_cells(hypothesis):
             raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
+
+    def _check_claim(self, claim: PaperClaim) -> None:
+        """Refuses a claim whose hypotheses do not exist, are of another paper's rows or expect the contrary, and one
+        without `differs` where the comparisons are not just the claim's."""
+        stated = claim.stated
+        for name in claim.tested_by:
+            _named("claim.tested_by", name, self.hypotheses)
+            hypothesis, where = self.hypotheses[name], f"claim.tested_by: hypothesis '{name}'"
+            for row in (hypothesis.row, hypothesis.than or self.main):
+                if (paper := str(self.rows[row][LIKE]).partition("/")[0]) != claim.paper:
+                    raise RecipeError(
+                        f"{where} compares row '{row}' of paper '{paper}'; claim '{claim.id}' is of '{claim.paper}'"
+                    )
+            if hypothesis.collapse and not stated.collapse:
+                raise RecipeError(f"{where} has 'collapse: true', but claim '{claim.id}' is not about a collapse")
+            pair = self._tested_pair(hypothesis)
+            same_rows = [one for one in stated.pairs if {one.first, one.second} == {pair.first, pair.second}]
+            if same_rows and not any((one.first, one.relation) == (pair.first, pair.relation) for one in same_rows):
+                raise RecipeError(f"{where} expects {pair}; claim '{claim.id}' has {min(map(str, same_rows))}")
+        as_stated = self.tested_as_stated(claim)
+        whole = not stated.others and as_stated == stated.pairs and len(as_stated) == len(claim.tested_by)
+        if claim.differs is None and not whole:
+            raise RecipeError(
+                f"claim.differs is missing, but the hypotheses are not just the comparisons of claim '{claim.id}' in "
+                f"claims/{claim.paper}.yaml; say in 'differs' what is tested instead"
+            )
+
+    def _tested_pair(self, hypothesis: Hypothesis) -> ClaimedPair:
+        """Returns the comparison of a hypothesis by the names of the paper's rows, the expected winner first."""
+        names = [str(self.rows[row][LIKE]).partition("/")[2] for row in (hypothesis.row, hypothesis.than or self.main)]
+        first, second = names if hypothesis.side == "above" else reversed(names)
+        return ClaimedPair(first, second, self.metric)
+
+    def tested_as_stated(self, claim: PaperClaim) -> frozenset[ClaimedPair]:
+        """Returns the comparisons of the claims file that the named hypotheses make just so: of the paper's own rows,
+        in every cell and at the end of training."""
+
+        def plain(hypothesis: Hypothesis) -> bool:
+            rows = [self.rows[row] for row in (hypothesis.row, hypothesis.than or self.main)]
+            own = any({*row} - {*OWN_FIELDS} or "kind" in (row.get("optimiser") or {}) for row in rows)
+            return not own and hypothesis.over is None and not hypothesis.at
+
+        tested = (self.hypotheses[name] for name in claim.tested_by)
+        return claim.stated.pairs & {self._tested_pair(one) for one in tested if plain(one)}
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:

@@ -27,12 +27,7 @@ FILE = Path("params") / "tuning.yaml"
 
 @dataclass(frozen=True)
 class SearchRange(Checked):
-    """The values of a setting that tuning tries.
-
-    Args:
-        low, high: the bounds.
-        log: whether orders of magnitude are covered evenly, not values.
-    """
+    """The values of a setting that tuning tries; with `log` orders of magnitude are covered evenly, not values."""
 
     low: float
     high: float
@@ -51,11 +46,7 @@ Space = Mapping[str, SearchRange]
 
 @dataclass(frozen=True)
 class TuningSpec(Checked):
-    """The search spaces of all kinds of optimisers.
-
-    Args:
-        spaces: by kind of optimiser and setting.
-    """
+    """The search spaces of all kinds of optimisers, by kind and setting."""
 
     spaces: Mapping[Annotated[str, one_of(OPTIMISER_KINDS)], Mapping[str, SearchRange]]
 

@@ -17,8 +17,7 @@ from rlhf_core.errors import DataError, RewardsmithError
 from rlhf_core.evaluation.worlds import over_worlds
 from rlhf_core.published.paper_claims import stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from tasks.params.studies import FOLDER, Hypothesis, StudySpec, read_study
-from tasks.params.study_claims import PaperClaim, tested_as_stated
+from tasks.params.studies import FOLDER, Hypothesis, PaperClaim, StudySpec, read_study
 from tasks.report.charts import panels_svg
 from tasks.report.figure_data import Panel, Series
 from tasks.report.page import Bullets, Fold, Picture, ReportPage, Section, Text, Tiles, label, link, write_page
@@ -386,7 +385,7 @@ def _claim_row(paper: str, claim: str, studies: Sequence[AtlasStudy]) -> TableRo
     for study in studies:
         assert study.state is not None
         assert study.claim is not None
-        whole = len(tested_as_stated(study.claim, study.state.spec))
+        whole = len(study.state.spec.tested_as_stated(study.claim))
         tested = f"{whole} of {len(stated.pairs) + stated.others} comparisons as stated"
         differs = f"; differs: {study.claim.differs}" if study.claim.differs else ""
         texts.append(link(f"#study-{study.name}", study.name) + f": {study.claim_word} ({tested}){differs}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph.names import demo_elsewhere, papers_of_repository, run_options
-from tasks.graph.rows import Row, row_addresses, row_named
+from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.charts import panels_svg
 from tasks.report.colour import coloured_tokens, pieces, scale_legend
@@ -139,7 +139,7 @@ def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def stage_of(row: Row) -> tuple[str, str, str]:
+def stage_of(row: RowSpec) -> tuple[str, str, str]:
     """Returns owner, kind and name of the stage whose result a row is compared by."""
     stage = STAGES.get(row.kind, "policy" if row.kind in ("reward", "supervised") else row.kind)
     return ("shared", stage, row.backbone) if row.kind == "raw" else (row.paper, stage, row.name)

@@ -47,9 +47,10 @@ def settings_of(root: Path, kind: str, name: str) -> dict[str, Any]:
 
 
 def test_every_flaw_has_every_mitigation_and_nothing_is_written(laboratory: Path) -> None:
-    names, before = list(hackability.mitigations(laboratory)), sorted((laboratory / hackability.FOLDER).iterdir())
+    page, before = hackability.laboratory_page(laboratory), sorted((laboratory / hackability.FOLDER).iterdir())
+    names = [*page.entries]
     rows = entries(laboratory, hackability.FOLDER, "rows")
-    for flaw in hackability.flaws(laboratory):
+    for flaw in page.each:
         assert set(hackability.rows_of(laboratory, flaw, names).rows.values()) < set(rows)
     assert len(rows) == len(FLAWS) * len(names)
     assert sorted((laboratory / hackability.FOLDER).iterdir()) == before
@@ -58,7 +59,7 @@ def test_every_flaw_has_every_mitigation_and_nothing_is_written(laboratory: Path
 
 def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path) -> None:
     own = OwnReward("own-brevity", function="own_rewards:brevity")
-    found = hackability.rows_of(laboratory, own.name, list(hackability.mitigations(laboratory)), own)
+    found = hackability.rows_of(laboratory, own.name, [*hackability.laboratory_page(laboratory).entries], own)
     assert set(found.rows) == {"vanilla", "clip", "meanstd", "minmax"}
     row = settings_of(laboratory, "rows", "own-brevity-minmax")
     assert (row["function"], row["gives"], row["shaping"]) == ("own_rewards:brevity", "sequence", {"kind": "minmax"})
@@ -74,7 +75,7 @@ def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> Non
     assert set(found.rows) == {"vanilla", "par"}
     spec = settings_of(laboratory, "reward_models", "own-mine")
     assert spec["given"] == "mine/result"
-    assert "own-mine" not in hackability.flaws(laboratory)
+    assert "own-mine" not in hackability.laboratory_page(laboratory).each
 
 
 def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:

@@ -17,7 +17,7 @@ from rlhf_core.published import printed_tables, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
 from tasks.graph.check import check_rows
-from tasks.graph.rows import Row, read_rows
+from tasks.graph.rows import RowSpec, read_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
@@ -35,7 +35,7 @@ TESTBED = Scale(ROOT, DEFAULT_SCALE)
 FITTED = ("global", "last", "location_aware")
 
 
-def policy_scale(row: Row, scale: Scale) -> PolicyScale:
+def policy_scale(row: RowSpec, scale: Scale) -> PolicyScale:
     where = Address(str(scale.row(row, 0)[-1].arguments["scale"]))
     return typed(PolicyScale, read_settings(where.under(ROOT)), str(where))
 

@@ -13,7 +13,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, claims_of, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
 from rlhf_core.typed import typed
-from tasks.params import study_claims
+from tasks.params import studies
 from tasks.params.studies import StudySpec
 from tasks.report.claims import Numbers, comparisons
 from tasks.report.outputs import ResultTree
@@ -64,7 +64,7 @@ def one_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """A paper whose claim is that segment is above bandit in the true win rate."""
     pair = ClaimedPair("segment", "bandit", "win_rate_vs_sft")
     monkeypatch.setattr(
-        study_claims, "stated_claims", lambda paper: {"best": StatedClaim("s", "t", False, frozenset([pair]))}
+        studies, "stated_claims", lambda paper: {"best": StatedClaim("s", "t", False, frozenset([pair]))}
     )
 
 
@@ -93,7 +93,7 @@ def test_the_comparison_of_the_claims_file_needs_no_more_words() -> None:
     plain = {name: value for name, value in CLAIM.items() if name != "differs"}
     spec = study(plain, **rows(tuned))
     assert spec.claim is not None
-    assert len(study_claims.tested_as_stated(spec.claim, spec)) == 1
+    assert len(spec.tested_as_stated(spec.claim)) == 1
 
 
 @pytest.mark.parametrize("paper", PAPERS)
