@@ -17,7 +17,7 @@ from tasks.graph.rows import RowSpec, row_addresses, row_named
 from tasks.params.pages import read_settings
 from tasks.report.charts import panels_svg
 from tasks.report.colour import coloured_tokens, pieces, scale_legend
-from tasks.report.figure_data import Panel, Series, curve, curve_series
+from tasks.report.figure_data import Panel, Series, curve, points_series
 from tasks.report.games import BENCHMARK
 from tasks.report.outputs import ResultTree, StageOutput, stage_record
 from tasks.report.page import Bullets, Passage, Passages, Picture, ReportPage, Section, Text, write_page
@@ -376,7 +376,7 @@ def curves(found: RowsCompared, key: str = "compared") -> Picture | None:
         lines = [
             series
             for number, row in enumerate(found.rows)
-            for series in curve_series(row.title, curve(row.runs, metric, file=file, with_end=rates), colour=number)
+            for series in points_series(row.title, curve(row.runs, metric, file=file), colour=number)
         ]
         if rates and lines:
             steps = [step for series in lines for step in series.x]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
+from tasks.report.numbers import win_rate_source
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.worlds import Mean, mean_and_standard_error
 
-Style = Literal["line", "dashed", "points", "path", "thin", "guide", "intervals", "band", "bars"]
+Style = Literal["line", "dashed", "points", "path", "thin", "guide", "intervals", "bars"]
+#: Names of rows, or of rows with their labels.
+Rows = tuple[str, ...] | Mapping[str, str]
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Series:
         error: standard error per height; None where there is one world. Of intervals, half their width.
         style: line (solid) or dashed; points; path, points joined in their order; thin, a faint line
             without a name; guide, a line to read the others against; intervals, one position (x) and its error for each
-            named line (y), with points beside them and a band from one position to another; bars.
+            named line (y), with points beside them; bars.
         colour: slot in the palette (0 is the paper's own method); None takes the next free one, a guide ink.
         right: measured on the panel's right axis.
     """
@@ -92,7 +95,31 @@ class FigureData:
 
 
 @dataclass(frozen=True)
-class FigureLine:
+class FigureSpec:
+    """A figure of a file.
+
+    Attributes:
+        kind: one of `KINDS`.
+        figure: number of a published figure, whose title and claims it has; else `key` and `title`.
+        rows: of policies, else `<kind>/<name>` or `<group>/<kind>/<name>`.
+        own_colours: whether colours follow the rows' places in the figure.
+        panels: of kind panels; `each` has the fields that all of them share.
+        options: arguments of the kind's function.
+    """
+
+    kind: str = "panels"
+    figure: str = ""
+    key: str = ""
+    title: str = ""
+    caption: str = ""
+    rows: Rows = ()
+    own_colours: bool = False
+    each: Mapping[str, Any] = field(default_factory=dict)
+    panels: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FigureLine(NamedTuple):
     """A row of a figure, with its label and colour."""
 
     name: str
@@ -101,69 +128,64 @@ class FigureLine:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A figure to draw.
+class Drawing:
+    """A figure that is drawn.
 
     Attributes:
-        paper: its key.
-        tree: the results.
-        lines: the figure's rows.
         labels: of all rows of the paper's file, in the order of their colours.
-        verdicts: what decides win rates, 'true' or 'judged'.
-        spec: the figure as the file has it (`tasks.report.figures.FigureSpec`).
         missing: rows without results, noted while drawing.
     """
 
     paper: str
     tree: ResultTree
-    lines: Sequence[FigureLine]
+    spec: FigureSpec
     labels: Mapping[str, str]
-    verdicts: str
-    spec: Any
     missing: list[str] = field(default_factory=list)
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return self.spec.options  # type: ignore[no-any-return]
+    def lines(self, rows: Rows | None = None) -> list[FigureLine]:
+        """Returns rows, the figure's unless given, with their labels and colours: those of their label, else of their
+        place."""
+        rows = self.spec.rows if rows is None else rows
+        named = rows if isinstance(rows, Mapping) else {name: self.labels.get(name, name) for name in rows}
+        colours = {} if self.spec.own_colours else {label: slot for slot, label in enumerate(self.labels.values())}
+        return [FigureLine(name, label, colours.get(label, place)) for place, (name, label) in enumerate(named.items())]
 
     def runs(self, name: str) -> Mapping[int, StageOutput]:
-        """Returns the runs of a row by seed: a policy's by its name, else of `<kind>/<name>` or
-        `<group>/<kind>/<name>`; a row without runs is noted as missing."""
+        """Returns the runs of a row by seed; a row without runs is noted as missing."""
         *place, own = name.split("/")
-        row = (
-            recipe_row(self.paper, own)
-            if not place
-            else RecipeRow(own, place[-2] if place[1:] else self.paper, place[-1])
-        )
-        found = self.tree.of(row)
-        if not found:
-            self.miss(name)
+        row = recipe_row(self.paper, own)
+        found = self.tree.of(RecipeRow(own, (self.paper, *place)[-2], place[-1]) if place else row)
+        if not found and name not in self.missing:
+            self.missing.append(name)
         return found
 
-    def miss(self, name: str) -> None:
-        """Notes a row as missing, once."""
-        if name not in self.missing:
-            self.missing.append(name)
+    def in_words(self, text: str) -> str:
+        """Returns a text with what decides win rates."""
+        verdicts = win_rate_source(self.tree, self.paper) if "erdicts}" in text else ""
+        return text.replace("{verdicts}", verdicts).replace("{Verdicts}", verdicts.capitalize())
 
 
-def mean_series(label: str, means: Mapping[Any, Mean | None], *, colour: int, style: Style = "line") -> list[Series]:
-    """Returns means by position or bar group as a list of one series, or of none where nothing was measured."""
-    found = {place: mean for place, mean in means.items() if mean}
-    if not found:
+#: Position, mean over worlds, standard error.
+Point = tuple[Any, float, float | None]
+
+
+def points_series(label: str, points: Sequence[Point], **options: Any) -> list[Series]:
+    """Returns points as a list of one series, or of none without points."""
+    if not points:
         return []
-    heights, errors = zip(*found.values(), strict=True)
-    return [Series(label, list(found), list(heights), list(errors), style=style, colour=colour)]
+    x, y, error = zip(*points, strict=True)
+    return [Series(label, [*x], [*y], [*error], **options)]
+
+
+def mean_series(label: str, means: Mapping[Any, Mean | None], **options: Any) -> list[Series]:
+    """Returns means by position or bar group as a list of one series, or of none where nothing was measured."""
+    return points_series(label, [(place, *mean) for place, mean in means.items() if mean], **options)
 
 
 def curve(
-    outputs: Mapping[int, StageOutput],
-    metric: str,
-    *,
-    file: str = "history.jsonl",
-    x: str = "step",
-    with_end: bool = False,
-) -> list[tuple[float, float, float | None]]:
-    """Returns a metric over training as points (x, mean over worlds, standard error), aligned by `step`.
+    outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
+) -> list[Point]:
+    """Returns a metric over training, aligned by `step`.
 
     Steps that only some of the seeds have are left out, so that a mean never changes its seeds on the way.
 
@@ -171,25 +193,14 @@ def curve(
         outputs: runs by seed.
         metric: field of the rows of `file`.
         x: field for the horizontal axis; its mean over worlds is taken.
-        with_end: whether the last weights' metrics are the value at the last step.
     """
-    by_seed = []
-    for out in outputs.values():
-        rows = out.rows(file)
-        if with_end and (history := out.rows("history.jsonl")):
-            rows = [*rows, {**out.metrics, "step": history[-1]["step"]}]
-        by_seed.append({int(row["step"]): row for row in rows if row.get(metric) is not None and x in row})
-    by_seed = [rows for rows in by_seed if rows]
+    every = (
+        {int(row["step"]): row for row in out.rows(file) if row.get(metric) is not None and x in row}
+        for out in outputs.values()
+    )
+    by_seed = [rows for rows in every if rows]
     points = []
-    for step in sorted(set.intersection(*(set(rows) for rows in by_seed))) if by_seed else ():
+    for step in sorted(set.intersection(*map(set, by_seed))) if by_seed else ():
         place = sum(float(rows[step][x]) for rows in by_seed) / len(by_seed)
         points.append((place, *mean_and_standard_error([float(rows[step][metric]) for rows in by_seed])))
     return points
-
-
-def curve_series(label: str, points: Sequence[tuple[float, float, float | None]], **options: Any) -> list[Series]:
-    """Returns the points of a curve as a list of one series, or of none without points."""
-    if not points:
-        return []
-    x, y, error = zip(*points, strict=True)
-    return [Series(label, [*x], [*y], [*error], **options)]

@@ -1,19 +1,13 @@
 """Figures of the papers, as `rlhf_core/published/figures/<paper>.yaml` lists them.
 
 A file has `labels` (row: name in legends; its place is its colour in every figure), `figures` in the order of the page,
-and `recorded` ones, of records that the tables stage does not read. A figure has
-
-    figure             number of a published figure, whose title and claims it has; else `key` and `title`
-    caption            `{verdicts}` is 'true' or 'judged': what decides win rates
-    rows               names, or {name: label}: of policies, else `<kind>/<name>` or `<group>/<kind>/<name>`
-    own_colours        whether colours follow the rows' places in the figure
-    panels             of kind panels: see `PanelSpec`; `each` has the fields that all panels share
-    kind, options      a function of `KINDS` that draws something else, and its arguments
+and `recorded` ones, of records that the tables stage does not read. A figure is a `FigureSpec`; its `kind` names a
+function of `KINDS`, and a `{verdicts}` in its texts is 'true' or 'judged': what decides win rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -27,26 +21,20 @@ from tasks.report import figures_numbers as of_numbers
 from tasks.report import figures_texts as of_texts
 from tasks.report.claims import claims_figure
 from tasks.report.figure_data import (
+    Drawing,
     FigureData,
     FigureLine,
+    FigureSpec,
     Panel,
-    Request,
+    Rows,
     Series,
     Style,
     curve,
-    curve_series,
     mean_series,
+    points_series,
 )
-from tasks.report.numbers import win_rate_source
 from tasks.report.outputs import ResultTree, StageOutput
-from tasks.report.worlds import Mean, mean_of
-
-#: Panels of training curves.
-TRAINING_CURVES = (
-    {"title": "Proxy reward", "curve": "reward", "y": "reward per response"},
-    {"title": "True reward", "curve": "true_reward", "y": "sum over clauses"},
-    {"title": "KL to the SFT policy", "curve": "kl", "y": "nats per response"},
-)
+from tasks.report.worlds import mean_of
 
 
 @dataclass(frozen=True)
@@ -66,13 +54,12 @@ class PanelSpec:
         bars: {metric: name of its group of bars}; `{label}` is the row's.
         sizes: beginning of metrics that end with a number, which is the position.
         metric, positions: one series over all rows, at a position each.
-        else_of_reward_model: metric of the row's reward model where the row has no `metric`.
     """
 
     title: str
     x: str = ""
     y: str = ""
-    rows: tuple[str, ...] | Mapping[str, str] | None = None
+    rows: Rows | None = None
     prefix: str = ""
     curve: str = ""
     file: str = "history.jsonl"
@@ -87,23 +74,6 @@ class PanelSpec:
     sizes: str = ""
     metric: str = ""
     positions: tuple[float, ...] = ()
-    else_of_reward_model: str = ""
-
-
-@dataclass(frozen=True)
-class FigureSpec:
-    """A figure of a file, see the module."""
-
-    kind: str = "panels"
-    figure: str = ""
-    key: str = ""
-    title: str = ""
-    caption: str = ""
-    rows: tuple[str, ...] | Mapping[str, str] = ()
-    own_colours: bool = False
-    each: Mapping[str, Any] = field(default_factory=dict)
-    panels: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,84 +81,56 @@ class PaperFigures:
     """The figures of a paper's file."""
 
     labels: Mapping[str, str]
-    figures: tuple[Any, ...]
-    recorded: tuple[Any, ...] = ()
+    figures: tuple[FigureSpec, ...]
+    recorded: tuple[FigureSpec, ...] = ()
 
 
 @cache
 def _file(paper: str) -> PaperFigures:
     path = printed_tables.FOLDER / "figures" / f"{paper}.yaml"
-    if not path.exists():
-        return PaperFigures({}, ())
     raw = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # figures share captions and axes by aliases
     return typed(PaperFigures, raw, f"figures/{path.name}")
 
 
 def paper_figures(paper: str, tree: ResultTree) -> list[FigureData]:
     """Returns all figures of a paper, in the order of its file."""
-    return [_made(paper, tree, raw) for raw in _file(paper).figures]
+    return [_made(paper, tree, spec) for spec in _file(paper).figures]
 
 
 def recorded_figures(paper: str, tree: ResultTree) -> list[FigureData]:
     """Returns a paper's figures of how results were made, such as the time they took."""
-    return [_made(paper, tree, raw) for raw in _file(paper).recorded]
+    return [_made(paper, tree, spec) for spec in _file(paper).recorded]
 
 
-def _made(paper: str, tree: ResultTree, raw: Any) -> FigureData:
-    labels, verdicts = _file(paper).labels, win_rate_source(tree, paper)
-    spec = typed(FigureSpec, raw, f"figures/{paper}.yaml, figure {raw.get('figure') or raw.get('key')}")
+def _made(paper: str, tree: ResultTree, spec: FigureSpec) -> FigureData:
     if spec.kind == "claims":
         return claims_figure(paper, claims_of(paper), tree)
-    key, title, claims = spec.key, _with_verdicts(spec.title, verdicts), []
+    drawing, claims = Drawing(paper, tree, spec, _file(paper).labels), []
+    key, title = spec.key, drawing.in_words(spec.title)
     if spec.figure:
         printed = printed_tables.figure(f"{paper}/{spec.figure}")
         key, title = printed.id.lower().replace(" ", "-"), f"{printed.id}. {printed.title}"
         claims = [*printed.claims, *map(str, printed.details.get("numbers_in_text", []))]
     form, draw = KINDS[spec.kind]
-    request = Request(paper, tree, _lines(spec, spec.rows, labels), labels, verdicts, spec)
-    drawn = list(draw(request))
-    content = {"panels": drawn} if form == "panels" else {"blocks": drawn}
-    caption = _with_verdicts(spec.caption, verdicts)
-    return FigureData(key, title, caption, form, claims, **content, missing=request.missing)
+    content = {"panels" if form == "panels" else "blocks": list(draw(drawing))}
+    return FigureData(key, title, drawing.in_words(spec.caption), form, claims, **content, missing=drawing.missing)
 
 
-def _with_verdicts(text: str, verdicts: str) -> str:
-    return text.replace("{verdicts}", verdicts).replace("{Verdicts}", verdicts.capitalize())
-
-
-def _lines(spec: FigureSpec, rows: Sequence[str] | Mapping[str, str], labels: Mapping[str, str]) -> list[FigureLine]:
-    """Returns rows with their labels and colours: those of their label, else of their place."""
-    named = rows if isinstance(rows, Mapping) else {name: labels.get(name, name) for name in rows}
-    colours = {} if spec.own_colours else {label: slot for slot, label in enumerate(labels.values())}
-    return [FigureLine(name, label, colours.get(label, place)) for place, (name, label) in enumerate(named.items())]
-
-
-def _panels(request: Request) -> Iterator[Panel]:
+def _panels(drawing: Drawing) -> Iterator[Panel]:
     """Yields a figure's panels."""
-    for raw in request.spec.panels:
-        panel = typed(PanelSpec, {**request.spec.each, **raw}, f"figure '{request.spec.key or request.spec.figure}'")
-        lines = request.lines if panel.rows is None else _lines(request.spec, panel.rows, request.labels)
-        runs = [request.runs(panel.prefix + line.name) for line in lines]
+    for raw in drawing.spec.panels:
+        panel = typed(PanelSpec, {**drawing.spec.each, **raw}, f"figure '{drawing.spec.key or drawing.spec.figure}'")
+        runs = [(line, drawing.runs(panel.prefix + line.name)) for line in drawing.lines(panel.rows)]
         if panel.positions:
-            means = {
-                at: _mean(panel, request, line, own) for at, line, own in zip(panel.positions, lines, runs, strict=True)
-            }
-            series = mean_series(next(iter(request.labels.values())), means, colour=0)
+            means = {at: mean_of(own, panel.metric) for at, (_, own) in zip(panel.positions, runs, strict=True)}
+            series = mean_series(next(iter(drawing.labels.values())), means, colour=0)
         else:
-            series = [one for line, own in zip(lines, runs, strict=True) for one in _series(panel, line, own)]
+            series = [one for line, own in runs for one in _series(panel, line, own)]
         if panel.diagonal and series:
             values = [end for one in series for end in (*one.x, *one.y)]
             ends = [min(values), max(values)]
             series.append(Series(panel.diagonal, ends, ends, style="guide"))
-        yield Panel(panel.title, panel.x, _with_verdicts(panel.y, request.verdicts), series, panel.right)
-
-
-def _mean(panel: PanelSpec, request: Request, line: FigureLine, runs: Mapping[int, StageOutput]) -> Mean | None:
-    found = mean_of(runs, panel.metric)
-    if found is None and panel.else_of_reward_model:
-        model = request.tree.outputs(request.paper, "reward_model", line.name)
-        return mean_of(model, panel.else_of_reward_model)
-    return found
+        yield Panel(panel.title, panel.x, drawing.in_words(panel.y), series, panel.right)
 
 
 def _series(panel: PanelSpec, line: FigureLine, runs: Mapping[int, StageOutput]) -> list[Series]:
@@ -196,13 +138,11 @@ def _series(panel: PanelSpec, line: FigureLine, runs: Mapping[int, StageOutput])
     if panel.bars:
         means = {name: mean for metric, name in panel.bars.items() if (mean := mean_of(runs, metric))}
         named = {name.replace("{label}", line.label): mean for name, mean in means.items()}
-        return mean_series(line.label, named, colour=line.colour, style="bars")
+        return mean_series(line.label, named, style="bars", colour=line.colour)
     if panel.sizes:
         names = {name for run in runs.values() for name in run.metrics if name.startswith(panel.sizes)}
-        sizes = sorted(int(name.removeprefix(panel.sizes)) for name in names)
-        return mean_series(
-            line.label, {size: mean_of(runs, f"{panel.sizes}{size}") for size in sizes}, colour=line.colour
-        )
+        sizes = {int(name.removeprefix(panel.sizes)): mean_of(runs, name) for name in names}
+        return mean_series(line.label, dict(sorted(sizes.items())), colour=line.colour)
     found = _curve(panel, panel.curve, line, runs)
     right = _curve(panel, panel.right_curve, line, runs) if panel.right_curve else []
     return found + [replace(one, style="dashed", right=True) for one in right]
@@ -215,19 +155,13 @@ def _curve(panel: PanelSpec, metric: str, line: FigureLine, runs: Mapping[int, S
         points += [(place[0], *height)] if place and height else []
         points.sort(key=lambda point: point[0])
     points = [(100 * x if panel.percent_along else x, height, error) for x, height, error in points]
-    series = curve_series(line.label, points, style=panel.style, colour=line.colour)
+    series = points_series(line.label, points, style=panel.style, colour=line.colour)
     return [replace(one, error=None) for one in series] if panel.style == "path" else series
 
 
-def _training_curves(request: Request) -> Iterator[Panel]:
-    """Yields the reward, true reward and KL over training steps, one line per row."""
-    return _panels(replace(request, spec=replace(request.spec, each={"x": "training step"}, panels=TRAINING_CURVES)))
-
-
 #: Kind -> form of its data (see `figure_data`), and the function that yields its panels or blocks.
-KINDS: dict[str, tuple[str, Callable[[Request], Iterator[Any]]]] = {
+KINDS: dict[str, tuple[str, Callable[[Drawing], Iterator[Any]]]] = {
     "panels": ("panels", _panels),
-    "training_curves": ("panels", _training_curves),
     "reward_models": ("table", of_numbers.reward_models),
     "selection": ("panels", of_numbers.selection),
     "normaliser_fits": ("panels", of_numbers.normaliser_fits),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scipy import stats
-
-from tasks.report.figure_data import Panel, Request, Series, mean_series
+from rlhf_core.evaluation.worlds import over_worlds
+from tasks.report.figure_data import Drawing, Panel, Series, mean_series
 from tasks.report.figures_texts import TASKS, examples, token_spans
 from tasks.report.numbers import steps_to_answer
 from tasks.report.outputs import stage_record
@@ -30,32 +29,36 @@ OUTCOMES = {"win_rate_vs_sft": "at the end", "peak_win_rate_vs_sft": "at its bes
 BEFORE_END = 6
 #: Steps between the first error and the final answer that have a bar of their own.
 FARTHEST = 4
-GROUND_TRUTH = "GT (ground truth)"
-#: Refiners of wrong solutions, and the metrics of a generative reward model that measure them.
+#: Refiners of wrong solutions, the stage that measures each, and its metrics: edit distance, right rewrites.
 REFINED = {
-    "TM (teacher)": ("teacher_edit_distance", "teacher_rewrite_accuracy"),
-    "GRM (generative reward model)": ("edit_distance", "rewrite_accuracy"),
-    GROUND_TRUTH: ("ground_truth_edit_distance", ""),
+    "TM (teacher)": ("generative_reward_model/", "teacher_edit_distance", "teacher_rewrite_accuracy"),
+    "GRM (generative reward model)": ("generative_reward_model/", "edit_distance", "rewrite_accuracy"),
+    "GT (ground truth)": ("shared/teacher/rlmec-", "ground_truth_edit_distance", ""),
 }
+#: PAR's functions of the centred reward, and their names in the paper.
+FUNCTIONS = {
+    "par": "sigmoid", "sigmoid_k2": "sigmoidk2", "sigmoid_k3": "sigmoidk3", "tanh_centered": "tanh",
+    "poly": "poly_fitted", "sgfc": "sgfc",
+}  # fmt: skip
 
 
-def reward_models(request: Request) -> Iterator[dict[str, Any]]:
+def reward_models(drawing: Drawing) -> Iterator[dict[str, Any]]:
     """Yields accuracy against the Bayes ceiling, calibration and credit-assignment fidelity, one line per model."""
     rows = []
-    for line in request.lines:
-        if outputs := request.runs(f"reward_model/{line.name}"):
+    for name, *_ in drawing.lines():
+        if outputs := drawing.runs(f"reward_model/{name}"):
             means = [mean_of(outputs, metric) for metric in REWARD_MODEL_COLUMNS]
             cells = [{"mean": mean[0], "se": mean[1]} if mean else None for mean in means]
-            rows.append({"name": line.name, "run": f"{request.paper}/reward_model/{line.name}", "cells": cells})
+            rows.append({"name": name, "run": f"{drawing.paper}/reward_model/{name}", "cells": cells})
     if rows:
         yield {"columns": list(REWARD_MODEL_COLUMNS.values()), "rows": rows}
 
 
-def selection(request: Request) -> Iterator[Panel]:
+def selection(drawing: Drawing) -> Iterator[Panel]:
     """Yields each aspect's inconsistency with the holistic reward, and win rates of greedy over sampled answers."""
-    names: Mapping[str, str] = request.options["names"]
-    (line,) = request.lines
-    found = [output.values("selection.json") for output in request.runs(f"selection/{line.name}").values()]
+    names: Mapping[str, str] = drawing.spec.options["names"]
+    (line,) = drawing.lines()
+    found = [output.values("selection.json") for output in drawing.runs(f"selection/{line.name}").values()]
     if not found:
         return
     aspects, chosen = list(found[0]["aspects"]), {aspect for one in found for aspect in one["chosen"]}
@@ -80,10 +83,10 @@ def _over_worlds(intervals: list[Mapping[str, Any]]) -> Mean | None:
     return mean_and_standard_error([one["estimate"] for one in known]) if known else None
 
 
-def normaliser_fits(request: Request) -> Iterator[Panel]:
+def normaliser_fits(drawing: Drawing) -> Iterator[Panel]:
     """Yields the mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
-    for line in request.lines:
-        for output in list(request.runs(f"normaliser/{line.name}").values())[:1]:
+    for line in drawing.lines():
+        for output in list(drawing.runs(f"normaliser/{line.name}").values())[:1]:
             fitted = output.values("normaliser.json")
             for statistic, name in (("mean", "mean"), ("std", "standard deviation")):
                 series = list(_fits(fitted["bins"], statistic, fitted["location_aware"]))
@@ -102,56 +105,43 @@ def _fits(bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]) -> 
         yield Series("floor", location, [lines["huber"]["floor"]] * len(location), style="dashed", colour=2)
 
 
-def shaping_functions(_: Request) -> Iterator[Panel]:
+def shaping_functions(_: Drawing) -> Iterator[Panel]:
     """Yields PAR's functions of the centred reward."""
     import torch
 
     from rlhf_core.shaping.choices import SHAPINGS
 
     x = torch.linspace(-6, 6, 121)
-    names = {
-        "par": "sigmoid",
-        "sigmoid_k2": "sigmoidk2",
-        "sigmoid_k3": "sigmoidk3",
-        "tanh_centered": "tanh",
-        "poly": "poly_fitted",
-        "sgfc": "sgfc",
-    }
     series = [
         Series(name, x.tolist(), SHAPINGS[kind]().curve(x).tolist(), colour=slot)  # type: ignore[attr-defined]
-        for slot, (kind, name) in enumerate(names.items())
+        for slot, (kind, name) in enumerate(FUNCTIONS.items())
     ]
     yield Panel("Functions", "centered reward", "RL reward", series)
 
 
-def _mean_and_half(values: Sequence[float]) -> Mean:
-    """Returns a mean and half of its 95 % interval over worlds (Student's t); None with one world."""
-    mean, error = sum(values) / len(values), mean_and_standard_error(values)[1]
-    return mean, None if error is None else float(stats.t.ppf(0.975, len(values) - 1)) * error
-
-
-def outcomes(request: Request) -> Iterator[Panel]:
+def outcomes(drawing: Drawing) -> Iterator[Panel]:
     """Yields the win rates of every method at the end and at its best, a panel for each setting."""
-    for prefix, title in request.options["settings"].items():
-        runs, series = {line.label: request.runs(prefix + line.name) for line in request.lines}, []
+    for prefix, title in drawing.spec.options["settings"].items():
+        runs = {line.label: drawing.runs(prefix + line.name) for line in drawing.lines()}
+        series: list[Series] = []
         for slot, (metric, name) in enumerate(OUTCOMES.items()):
-            values = {
-                label: [out.metrics[metric] for out in of.values() if metric in out.metrics]
-                for label, of in runs.items()
-            }
-            if known := {label: _mean_and_half(own) for label, own in values.items() if own}:
-                means, halves = zip(*known.values(), strict=True)
-                series.append(Series(name, [*means], [*known], [*halves], style="intervals", colour=slot))
+            rates = {label: {s: out.metrics.get(metric) for s, out in of.items()} for label, of in runs.items()}
+            known = {label: {s: v for s, v in of.items() if v is not None} for label, of in rates.items()}
+            effects = {label: over_worlds(of) for label, of in known.items() if of}
+            halves = [own and own.upper - own.estimate for own in (one.interval() for one in effects.values())]
+            if effects:
+                means = [one.estimate for one in effects.values()]
+                series.append(Series(name, means, [*effects], halves, style="intervals", colour=slot))
         if series:
             series.append(Series("the SFT model", [50.0, 50.0], [0.0, 1.0], style="guide"))
-        yield Panel(title, f"{request.verdicts} win rate over SFT, %", "", series)
+        yield Panel(title, drawing.in_words("{verdicts} win rate over SFT, %"), "", series)
 
 
-def before_ends(request: Request) -> Iterator[Panel]:
+def before_ends(drawing: Drawing) -> Iterator[Panel]:
     """Yields weighted rewards of a reward model's tokens by their distance from a clause's end."""
-    (line,) = request.lines
+    (line,) = drawing.lines()
     shares: dict[int, list[float]] = {}
-    for row in examples(request, line.name).get(line.name, {}).values():
+    for row in examples(drawing, line.name).get(line.name, {}).values():
         for distance, share in shares_before_ends(row) if row.get("true_clauses") else ():
             shares.setdefault(distance, []).append(share)
     distances = sorted((distance for distance in shares if distance <= BEFORE_END), reverse=True)
@@ -174,49 +164,46 @@ def shares_before_ends(row: Mapping[str, Any]) -> list[tuple[int, float]]:
     return [(distance, value / mean) for distance, value in ahead if distance >= 0]
 
 
-def training_time(request: Request) -> Iterator[Panel]:
+def training_time(drawing: Drawing) -> Iterator[Panel]:
     """Yields the seconds of the rows' policy stages, from their records."""
     means: dict[str, Mean | None] = {}
-    for line in request.lines:
-        records = [record for output in request.runs(line.name).values() if (record := stage_record(output.path))]
+    for line in drawing.lines():
+        records = [record for output in drawing.runs(line.name).values() if (record := stage_record(output.path))]
         if records:
             means[line.label] = mean_and_standard_error([float(record["seconds"]) for record in records])
     yield Panel("training time", "", "seconds", mean_series("training time", means, colour=0, style="bars"))
 
 
-def rewriting(request: Request) -> Iterator[Panel]:
+def rewriting(drawing: Drawing) -> Iterator[Panel]:
     """Yields how much of wrong solutions each refiner edits, and how often the result is right."""
-    models = {task: request.runs(f"generative_reward_model/{task}") for task in TASKS}
-    teachers = {task: request.runs(f"shared/teacher/rlmec-{task}") for task in TASKS}
     for place, (title, unit) in enumerate((("Edit distance", "tokens"), ("Right rewrites", "share"))):
         series: list[Series] = []
-        for slot, (label, metrics) in enumerate(REFINED.items()):
-            sources = teachers if label == GROUND_TRUTH else models
-            means = {TASKS[task]: mean_of(outputs, metrics[place]) for task, outputs in sources.items()}
-            if not metrics[place]:  # ground truths are right
-                means = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
+        for slot, (label, (stage, *metrics)) in enumerate(REFINED.items()):
+            if metric := metrics[place]:
+                means = {name: mean_of(drawing.runs(f"{stage}{task}"), metric) for task, name in TASKS.items()}
+            else:  # ground truths are right
+                tasks = {task: name for task, name in TASKS.items() if drawing.runs(f"generative_reward_model/{task}")}
+                means = dict.fromkeys(tasks.values(), (1.0, None))
             series += mean_series(label, means, colour=slot, style="bars")
         yield Panel(title, "", unit, series)
 
 
-def error_positions(request: Request) -> Iterator[Panel]:
+def error_positions(drawing: Drawing) -> Iterator[Panel]:
     """Yields how far before the final answer the first error is, before and after training."""
-    before, colour = request.labels["before"], list(request.labels).index("before")
+    before, colour = drawing.labels["before"], list(drawing.labels).index("before")
     for task, title in TASKS.items():
-        drawn = [(before, colour, f"rlmec-{task}")]
-        drawn += [(line.label, line.colour, f"{task}-{line.name}") for line in request.lines]
+        rows = [(before, colour, f"rlmec-{task}")]
+        rows += [(line.label, line.colour, f"{task}-{line.name}") for line in drawing.lines()]
         series: list[Series] = []
-        for label, slot, row in drawn:
-            shares = [
-                _shares(found) for out in request.runs(row).values() if (found := steps_to_answer(out.generations))
-            ]
-            names = shares[0] if shares else ()
-            means = {name: mean_and_standard_error([own[name] for own in shares]) for name in names}
+        for label, slot, row in rows:
+            found = (steps_to_answer(out.generations) for out in drawing.runs(row).values())
+            shares = [_shares(distances) for distances in found if distances]
+            means = {name: mean_and_standard_error([own[name] for own in shares]) for name in (shares or [{}])[0]}
             series += mean_series(label, means, colour=slot, style="bars")
         yield Panel(title, "steps from the first error to the answer", "share of wrong solutions", series)
 
 
-def _shares(distances: Sequence[int]) -> dict[str, float]:
+def _shares(distances: list[int]) -> dict[str, float]:
     """Returns the share of each distance, '0' to '4+'."""
     names = [*map(str, range(FARTHEST)), f"{FARTHEST}+"]
     return {name: sum(min(d, FARTHEST) == i for d in distances) / len(distances) for i, name in enumerate(names)}

@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import data_set
 from rlhf_core.reasoning.steps import split_steps
-from tasks.report.figure_data import Request
+from tasks.report.figure_data import Drawing
 from tasks.report.outputs import StageOutput, of_one_seed
 
 #: Texts that are shown of each task.
@@ -18,25 +18,27 @@ TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
 #: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
 
-Rows = Mapping[str, Mapping[str, Any]]
+Block = dict[str, Any]
 
 
-def examples(request: Request, *names: str) -> dict[str, Rows]:
+def _by_id(output: StageOutput, file: str) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in output.rows(file)}
+
+
+def examples(drawing: Drawing, *names: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the example responses of reward models by name and id, of the first seed that all of them have."""
-    found = of_one_seed({name: request.runs(f"reward_model/{name}") for name in names})
-    return {name: {row["id"]: row for row in output.rows("examples.jsonl")} for name, output in found.items()}
+    found = of_one_seed({name: drawing.runs(f"reward_model/{name}") for name in names})
+    return {name: rows for name, output in found.items() if (rows := _by_id(output, "examples.jsonl"))}
 
 
-def coloured_examples(request: Request) -> Iterator[dict[str, Any]]:
+def coloured_examples(drawing: Drawing) -> Iterator[Block]:
     """Yields the same responses under several reward models, a repetition among them."""
-    labels = {line.name: line.label for line in request.lines}
-    models = {name: rows for name, rows in examples(request, *labels).items() if rows}
-    if not models:
-        return
-    first, shared = next(iter(models.values())), set.intersection(*map(set, models.values()))
+    labels = {line.name: line.label for line in drawing.lines()}
+    models = examples(drawing, *labels)
+    first = next(iter(models.values()), {})
     for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
-        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
-        if example is not None:
+        shared = (i for i, row in first.items() if row["kind"] == kind and all(i in rows for rows in models.values()))
+        if (example := next(shared, None)) is not None:
             shown = [
                 {"name": labels[name], **{key: rows[example][key] for key in ("tokens", "rewards", "segments")}}
                 for name, rows in models.items()
@@ -44,11 +46,12 @@ def coloured_examples(request: Request) -> Iterator[dict[str, Any]]:
             yield {"title": title, "prompt": first[example]["prompt"], "models": shown}
 
 
-def segmentation(request: Request) -> Iterator[dict[str, Any]]:
+def segmentation(drawing: Drawing) -> Iterator[Block]:
     """Yields the true clause boundaries of a response beside entropy boundaries."""
-    rows = next((own for line in request.lines for own in examples(request, line.name).values() if own), {})
-    pool = [row for row in rows.values() if row["kind"] == request.options["example"]]
-    for row in pool[request.options["number"] :][:1]:
+    rows = next((own for line in drawing.lines() for own in examples(drawing, line.name).values()), {})
+    options = drawing.spec.options
+    pool = [row for row in rows.values() if row["kind"] == options["example"]]
+    for row in pool[options["number"] :][:1]:
         response, spans, true = row["response"], token_spans(row["tokens"], row["response"]), row["true_clauses"]
         found = [(spans[start][0], spans[end - 1][1]) for start, end, _ in row["segments"]]
         yield {
@@ -63,8 +66,8 @@ def segmentation(request: Request) -> Iterator[dict[str, Any]]:
 def token_spans(tokens: Sequence[str], response: str) -> list[tuple[int, int]]:
     """Returns half-open character spans of the tokens in the response; together they cover it.
 
-    A token that does not stand at its place is looked for a few characters on (a byte of a longer character, a
-    space that the first token lost); one that is not there at all (an end-of-text mark) gets an empty span.
+    A token that is not at its place is looked for a few characters on (a byte of a longer character, a space that the
+    first token lost); one that is not there at all (an end-of-text mark) gets an empty span.
     """
     starts: list[int | None] = []
     position = 0
@@ -73,28 +76,24 @@ def token_spans(tokens: Sequence[str], response: str) -> list[tuple[int, int]]:
         place = response.find(core, position, position + len(core) + LOOK_AHEAD) if core else -1
         starts.append(place if place >= 0 else None)
         position = place + len(core) if place >= 0 else position
-    spans: list[tuple[int, int]] = []
-    following = len(response)
-    for index in range(len(tokens) - 1, -1, -1):
-        start = starts[index]
-        first = 0 if index == 0 else following if start is None else start
-        spans.append((first, following))
-        following = first
-    return spans[::-1]
+    ends = [len(response)]
+    for start in starts[:0:-1]:
+        ends.append(ends[-1] if start is None else start)
+    ends.reverse()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def answers_side_by_side(request: Request) -> Iterator[dict[str, Any]]:
+def answers_side_by_side(drawing: Drawing) -> Iterator[Block]:
     """Yields the first item of a benchmark to which the policies gave answers that differ, in coloured pieces."""
-    benchmark = request.options["benchmark"]
-    outputs = of_one_seed({line.name: request.runs(line.name) for line in request.lines})
-    answers = {line.label: _answers(outputs[line.name]) for line in request.lines if line.name in outputs}
-    present = {label: found for label, found in answers.items() if found}
-    world = _world(request, next(iter(outputs.values())).seed) if present and benchmark == "alpaca" else None
-    for key in (key for key in next(iter(present.values()), {}) if key[0] == benchmark):
-        rows = {label: found[key] for label, found in present.items() if key in found}
+    benchmark = drawing.spec.options["benchmark"]
+    outputs = of_one_seed({line.label: drawing.runs(line.name) for line in drawing.lines()})
+    answers = {label: found for label, output in outputs.items() if (found := _answers(output))}
+    world = _world(drawing, next(iter(outputs.values())).seed) if answers and benchmark == "alpaca" else None
+    for key in (key for key in next(iter(answers.values()), {}) if key[0] == benchmark):
+        rows = {label: found[key] for label, found in answers.items() if key in found}
         texts = {row["response"] for row in rows.values()}
-        if len(rows) == len(present) and len(texts) == len(rows) and all(text.strip() for text in texts):
-            shown = [{"name": label, **_in_pieces(row, world)} for label, row in rows.items()]
+        if len(rows) == len(answers) and len(texts) == len(rows) and all(text.strip() for text in texts):
+            shown = [_text(label, _pieces(row, world)) for label, row in rows.items()]
             yield {"title": benchmark, "prompt": str(next(iter(rows.values()))["prompt"]), "models": shown}
             return
 
@@ -104,72 +103,66 @@ def _answers(output: StageOutput, has: str = "response") -> dict[tuple[str, str]
     return {(row["benchmark"], str(row["id"])): row for row in output.generations if has in row}
 
 
-def _world(request: Request, seed: int) -> Any:
+def _world(drawing: Drawing, seed: int) -> Any:
     """Returns the testbed's world behind the results of a seed, None for real data."""
     from tasks.running.loading import load_world
 
-    folder = request.tree.data(data_set(request.paper), seed)
+    folder = drawing.tree.data(data_set(drawing.paper), seed)
     return load_world(folder) if (folder / "data.json").exists() else None
 
 
-def _in_pieces(row: Mapping[str, Any], world: Any) -> dict[str, Any]:
+def _pieces(row: Mapping[str, Any], world: Any) -> list[tuple[str, float | None]]:
     """Returns an answer in pieces with the value of each: true clauses, or the whole with whether it is right."""
     text = str(row["response"])
-    right = None if row.get("right") is None else 1.0 if row["right"] else -1.0
-    pieces: Sequence[tuple[str, float | None]] = [(text, right)]
     if world is not None and row.get("meta"):
-        pieces = [(text[c.start : c.end], c.reward) for c in world.clauses(row["meta"], text)]
+        return [(text[c.start : c.end], c.reward) for c in world.clauses(row["meta"], text)]
+    return [(text, None if row.get("right") is None else 1.0 if row["right"] else -1.0)]
+
+
+def _text(name: str, pieces: Sequence[tuple[str, float | None]]) -> Block:
+    """Returns a text in pieces, each a segment where it has a value."""
     segments = [[i, i + 1, value] for i, (_, value) in enumerate(pieces) if value is not None]
-    return {
-        "tokens": [piece for piece, _ in pieces],
-        "rewards": [value for _, value in pieces],
-        "segments": segments,
-    }
+    return {"name": name, "tokens": [p for p, _ in pieces], "rewards": [v for _, v in pieces], "segments": segments}
 
 
-def highest_paid_rollouts(request: Request) -> Iterator[dict[str, Any]]:
+def highest_paid_rollouts(drawing: Drawing) -> Iterator[Block]:
     """Yields, for each setting, the highest paid of a row's last rollouts with what its tokens were paid."""
-    (line,) = request.lines
-    for prefix, title in request.options["settings"].items():
-        for output in list(request.runs(f"{prefix}{line.name}").values())[:1]:
+    (line,) = drawing.lines()
+    for prefix, setting in drawing.spec.options["settings"].items():
+        for output in list(drawing.runs(f"{prefix}{line.name}").values())[:1]:
             rows = output.rows("rollouts.jsonl")
             last = [row for row in rows if row["step"] == max(r["step"] for r in rows)]
-            for row in sorted(last, key=lambda row: -sum(row["rewards"]))[:1]:
+            row = max(last, key=lambda row: sum(row["rewards"]), default=None)
+            if row is not None:
                 true = "" if row["true_reward"] is None else f", true reward {row['true_reward']:.2f}"
                 model = {"name": line.label, "tokens": row["tokens"], "rewards": row["rewards"], "segments": []}
-                title = f"{title}: paid {sum(row['rewards']):.2f}{true}"
+                title = f"{setting}: paid {sum(row['rewards']):.2f}{true}"
                 yield {"title": title, "prompt": row["prompt"], "models": [model]}
 
 
-def coloured_credit(request: Request) -> Iterator[dict[str, Any]]:
+def coloured_credit(drawing: Drawing) -> Iterator[Block]:
     """Yields the same wrong solutions with the credit that each method gives to their tokens."""
     for task, title in TASKS.items():
-        outputs = of_one_seed({line.label: request.runs(f"{task}-{line.name}") for line in request.lines})
-        credit = {label: output.rows("credit.jsonl") for label, output in outputs.items()}
-        found = {label: {row["id"]: row for row in rows} for label, rows in credit.items() if rows}
+        outputs = of_one_seed({line.label: drawing.runs(f"{task}-{line.name}") for line in drawing.lines()})
+        found = {label: rows for label, output in outputs.items() if (rows := _by_id(output, "credit.jsonl"))}
         first = next(iter(found.values()), {})
         for example in [name for name in first if all(name in rows for rows in found.values())][:CASES]:
+            own = {label: rows[example] for label, rows in found.items()}
             models = [
-                {
-                    "name": label,
-                    "tokens": rows[example]["tokens"],
-                    "rewards": rows[example].get("unclipped") or rows[example]["credit"],
-                    "segments": [],
-                    "marked": rows[example]["mistaken"],
-                }
-                for label, rows in found.items()
-            ]
+                {"name": label, "tokens": row["tokens"], "rewards": row.get("unclipped") or row["credit"],
+                 "segments": [], "marked": row["mistaken"]}
+                for label, row in own.items()
+            ]  # fmt: skip
             note = f"Corrected: {' '.join(split_steps(first[example]['rewrite']))}"
             yield {"title": title, "prompt": first[example]["prompt"], "models": models, "note": note}
 
 
-def cases(request: Request) -> Iterator[dict[str, Any]]:
+def cases(drawing: Drawing) -> Iterator[Block]:
     """Yields answers before and after training, to questions that the first row came to answer right."""
-    task, before = request.options["task"], request.labels["before"]
-    runs = {before: request.runs(f"rlmec-{task}")}
-    runs |= {line.label: request.runs(f"{task}-{line.name}") for line in request.lines}
+    task, before, lines = drawing.spec.options["task"], drawing.labels["before"], drawing.lines()
+    runs = {before: drawing.runs(f"rlmec-{task}")} | {line.label: drawing.runs(f"{task}-{line.name}") for line in lines}
     answers = {label: _answers(output, "extracted") for label, output in of_one_seed(runs).items()}
-    wrong, after = answers.get(before, {}), answers.get(request.lines[0].label, {})
+    wrong, after = answers.get(before, {}), answers.get(lines[0].label, {})
     changed = [key for key, row in wrong.items() if not row["right"] and key in after and after[key]["right"]]
     changed.sort(key=lambda key: after[key].get("first_error") is not None)
     for key in changed[:CASES]:
@@ -177,7 +170,7 @@ def cases(request: Request) -> Iterator[dict[str, Any]]:
         yield {"title": f"{key[0]}, {key[1]}", "prompt": str(wrong[key]["prompt"]), "models": models}
 
 
-def _by_steps(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _by_steps(name: str, row: Mapping[str, Any]) -> Block:
     """Returns a solution by its steps: right ones before the first error, wrong from there on, whatever answer they
     reach."""
     steps = [f"{step}\n" for step in split_steps(str(row["response"]))] or [str(row["response"])]

@@ -194,7 +194,7 @@ def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys
     first, asks, *effect, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["credit", "4", "of", "4", "worlds", "primary", "hypothesis", "confirmed"]
     assert asks.strip() == STUDY["asks"]
-    assert " ".join(line.strip() for line in effect).startswith("The lead of segment over bandit grows by 9.0 points")
+    assert " ".join(line.strip() for line in effect).startswith("segment − bandit, per level of length: +9.0 [+")
     assert all(len(line) <= 80 for line in (first, asks, *effect))
     assert second.startswith("vague ")
     assert "'metric'" in second
