@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
-from rlhf_core.evaluation.statistics import require_finite, wilson_interval
+from rlhf_core.evaluation.statistics import Interval, require_finite, wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
 
@@ -136,25 +136,14 @@ def check_independence(score: Score, rows: Rows, responses: Sequence[str], *, to
 # --- any pairs -----------------------------------------------------------------------------------------------------
 
 
-def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float]:
-    """Returns the share of pairs with chosen > rejected, strictly: a tie is wrong.
+def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> Interval:
+    """Returns the share of pairs with chosen > rejected, strictly, with its Wilson interval; NaN without pairs.
 
     Args:
         chosen, rejected: [n] rewards.
-
-    Returns:
-        {accuracy, lower, upper (Wilson, 95 %), n, ties}; NaN accuracy for n = 0.
     """
     margin = _margins(chosen, rejected)
-    right = int((margin > 0).sum())
-    interval = wilson_interval(right, len(margin))
-    return {
-        "accuracy": interval.estimate,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "n": len(margin),
-        "ties": int((margin == 0).sum()),
-    }
+    return wilson_interval(int((margin > 0).sum()), len(margin))
 
 
 def calibration(chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10) -> dict[str, float]:
