@@ -39,15 +39,11 @@ class AnswerCache:
     """Answers by key, in a file that grows by one JSON line per answer, or without a path in memory.
 
     Each line is written with one append, so writers of several threads or processes do not mix. A line holds the
-    digest of its other fields: one that was cut or changed is skipped and counted. The last line of a key wins.
-
-    Attributes:
-        n_broken: lines that could not be read when the file was opened.
+    digest of its other fields: one that was cut or changed is skipped. The last line of a key wins.
     """
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else Path(path)
-        self.n_broken = 0
         self._lock = threading.Lock()
         self._rows: dict[str, dict[str, Any]] = {}
         content = b""
@@ -59,22 +55,16 @@ class AnswerCache:
             raise DataError(f"the cache of answers cannot be read ({error.strerror})", file=str(self.path)) from error
         self._needs_newline = bool(content) and not content.endswith(b"\n")
         for line in content.split(b"\n"):
-            if line.strip():
-                self._load(line)
+            self._load(line)
 
     def _load(self, line: bytes) -> None:
         try:
             row = json.loads(line)
             whole = row.pop("sha256") == digest(row) and isinstance(row["key"], str) and isinstance(row["text"], str)
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
-            whole = False
+            return
         if whole:
             self._rows[row["key"]] = row | {"text": storable(row["text"])}
-        else:
-            self.n_broken += 1
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Returns the stored row (with its `text`), or None."""

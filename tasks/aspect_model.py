@@ -164,7 +164,8 @@ class _Pairs:
         count = len(self.better)
         rewards, _ = score_all(self.model, [*self.better, *self.worse], self.pad_id)
         accuracy = pairwise_accuracy(rewards[:count], rewards[count:])
-        return {name: float(accuracy[name]) for name in ("accuracy", "lower", "upper")} | {"pairs": float(count)}
+        bounds = {"lower": accuracy.lower, "upper": accuracy.upper}
+        return {"accuracy": accuracy.estimate, **bounds, "pairs": float(count)}
 
 
 def _whole_pairs(encoder: Encoder, file: Path) -> list[list[SegmentedSequence]]:

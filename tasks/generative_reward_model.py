@@ -28,7 +28,7 @@ from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
 from rlhf_core.reasoning.rewriting import WrongSolution
-from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.reasoning.steps import named_step, says_correct
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
 from rlhf_core.testbed.oracle import first_error, minimal_edit
@@ -84,12 +84,11 @@ def train_generative_model(
         corrected = [{**row, "gold": True} for row in corrected]
     else:
         corrected = [
-            rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, scale.rewrites)
+            rewrite_row(each, named_step(one.located), one.rewrite, encoder, scale.rewrites)
             for each, one in zip(material.wrong, said, strict=True)
         ]
     unlearnt = [each for each in material.right if not material.learnt(each)]
-    checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=scale.batch)]
-    recognised = [found.valid and found.step is None for found in checked]
+    recognised = [says_correct(text) for text in locate(model, tasks, unlearnt, batch=scale.batch)]
     metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
     require(metrics, scale.least_accuracy, str(spec_path))
     scored = score_samples(model, tasks, encoder, drawn, {row["id"]: row for row in questions}, scale)

@@ -172,14 +172,9 @@ def _spec_of_merged(merge: MergeSpec, models: Sequence[Path], where: Address) ->
 
 def pair_metrics(chosen: torch.Tensor, rejected: torch.Tensor) -> dict[str, float]:
     """Returns how often the chosen answers of pairs have the higher reward, and how well that is calibrated."""
-    accuracy, calibrated = pairwise_accuracy(chosen, rejected), calibration(chosen, rejected)
-    return {
-        "accuracy": float(accuracy["accuracy"]),
-        "accuracy_lower": float(accuracy["lower"]),
-        "accuracy_upper": float(accuracy["upper"]),
-        "ece": float(calibrated["ece"]),  # type: ignore[arg-type]
-        "brier": float(calibrated["brier"]),  # type: ignore[arg-type]
-    }
+    found = pairwise_accuracy(chosen, rejected)
+    bounds = {"accuracy_lower": found.lower, "accuracy_upper": found.upper}
+    return {"accuracy": found.estimate, **bounds, **calibration(chosen, rejected)}
 
 
 def measure(

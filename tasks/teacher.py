@@ -15,7 +15,7 @@ from typing import Annotated
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
-from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.reasoning.steps import named_step
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.evaluating.solving import rewrite_row, wrong_solutions
@@ -93,7 +93,7 @@ def make_rewrites(
     encoder = load_encoder(data, sft / "model")
     wrong = wrong_solutions(read_jsonl(samples / "samples.jsonl"), read_jsonl(data / "questions.jsonl"))
     rows = [
-        rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
+        rewrite_row(each, named_step(said.located), said.rewrite, encoder, spec.limits)
         for each, said in zip(wrong, teacher.correct(wrong), strict=True)
     ]
     write_jsonl(result / "rewrites.jsonl", rows)

@@ -23,7 +23,7 @@ WITHOUT_EXTRAS = """
 from importlib.machinery import PathFinder
 
 HIDDEN = {
-    "boto3", "dvc_s3", "flask_wtf", "language_tool_python", "lingua", "lm_eval", "prefect_docker",
+    "boto3", "dvc_s3", "flask_wtf", "lingua", "lm_eval", "prefect_docker",
     "prefect_kubernetes", "psycopg2", "textstat",
 }
 find_spec = PathFinder.find_spec

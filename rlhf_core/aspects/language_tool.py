@@ -1,8 +1,7 @@
 """Grammar through LanguageTool: -1 for every wrong token, 0 for the others (ALARM, §4.2 and Appendix A.2).
 
-Any running LanguageTool server is asked by URL (`/v2/check`): the one given, or the one that the environment variable
-REWARDSMITH_LANGUAGETOOL names. Without either, `language_tool_python` starts the Java server on this machine, which it
-downloads on first use.
+A running LanguageTool server is asked by URL (`/v2/check`): the one given, or the one that the environment variable
+REWARDSMITH_LANGUAGETOOL names. `infra/languagetool/compose.yaml` starts one.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.aspects.aspect import Density, Scored
@@ -32,7 +31,7 @@ class LanguageToolGrammar(CallSettings):
     """Errors of grammar, token by token.
 
     Args:
-        url: of a running server, such as http://127.0.0.1:8081; None takes the variable's, or starts a local one.
+        url: of a running server, such as http://127.0.0.1:8081; None takes the variable's.
         language: code that LanguageTool knows.
         disabled_rules: rule ids that are not errors here.
         timeout_s: longest time until an answer is whole, seconds.
@@ -50,6 +49,11 @@ class LanguageToolGrammar(CallSettings):
     offsets: Offsets | None = None
 
     def _check_together(self) -> None:
+        if not self._address:
+            raise RecipeError(
+                f"aspect 'grammar': no LanguageTool server is named; set {URL_VARIABLE} or url "
+                "(infra/languagetool/compose.yaml starts one)"
+            )
         try:
             check_address(self._address)
         except RecipeError as error:
@@ -57,7 +61,7 @@ class LanguageToolGrammar(CallSettings):
 
     @cached_property
     def _address(self) -> str:
-        return (self.url or os.environ.get(URL_VARIABLE) or local_url(self.language)).rstrip("/")
+        return (self.url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
 
     @cached_property
     def _service(self) -> Service[str]:
@@ -136,27 +140,3 @@ def spans_of(answer: Any, text: str) -> Spans:
             raise Failure(f"a match is at {offset} to {offset + length}, outside the text of {places[-1]}")
         spans.append((position[offset], position[offset + length]))
     return sorted(spans)
-
-
-def local_url(language: str) -> str:
-    """Address of the LanguageTool of this machine, which is started where it does not run yet.
-
-    Raises:
-        ToolError: it cannot be started.
-    """
-    tool = _local(language)
-    return f"http://{tool.host}:{tool.port}"
-
-
-@cache
-def _local(language: str) -> Any:
-    """Returns the server on this machine, started once per process by `language_tool_python`, which ends it at exit."""
-    try:
-        import language_tool_python
-
-        return language_tool_python.LanguageTool(language)
-    except Exception as error:  # the package raises many kinds: no Java, no download, no free port
-        raise ToolError(
-            f"LanguageTool cannot be started on this machine ({type(error).__name__}: {error}); it needs "
-            "language-tool-python, Java and, once, a network. Or give the url of a running server"
-        ) from None

@@ -40,20 +40,21 @@ def clean_preferences(preferences: ArrayLike) -> Floats:
         return np.where((values >= 1.0) & (values <= 2.0), values, np.nan)
 
 
-def win_rate(preferences: ArrayLike) -> dict[str, float]:
-    """Returns the win rate in percent.
+def win_rate(preferences: ArrayLike, name: str) -> dict[str, float]:
+    """Returns the metrics of a win rate in percent.
 
     Args:
         preferences: [n] soft preferences in [1, 2], 2 = model wins; NaN, None and values outside are dropped
             and counted; 0 counts as a draw.
+        name: of the benchmark.
 
     Returns:
-        {win_rate: mean(preference - 1) * 100, standard_error: ddof 1, in percent points, n_invalid}; NaN where
-        undefined.
+        {<name>_wr: mean(preference - 1) * 100, <name>_wr_se: ddof 1, <name>_invalid}; NaN where undefined.
     """
     cleaned = clean_preferences(preferences)
     rate, error = mean_and_standard_error(cleaned[~np.isnan(cleaned)] - 1.0)
-    return {"win_rate": rate * 100.0, "standard_error": error * 100.0, "n_invalid": int(np.isnan(cleaned).sum())}
+    invalid = int(np.isnan(cleaned).sum())
+    return {f"{name}_wr": rate * 100.0, f"{name}_wr_se": error * 100.0, f"{name}_invalid": invalid}
 
 
 def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
@@ -69,7 +70,8 @@ def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
             answers one order only decides by position.
 
     Returns:
-        {win_rate, lower, upper, n_invalid}, with each strong verdict as three battles; NaN rates without a valid game.
+        {arena_wr, arena_wr_lower, arena_wr_upper, arena_invalid}, with each strong verdict as three battles; NaN rates
+        without a valid game.
     """
     labels = [game.label_for_model for game in games]
     one_sided = {game.id for game, label in zip(games, labels, strict=True) if label not in ARENA_SCORES}
@@ -79,10 +81,10 @@ def arena_win_rate(games: Sequence[Game]) -> dict[str, float]:
     battles = np.array([score for score, times in found for _ in range(times)])
     interval = bootstrap_interval(battles, rounds=_ROUNDS, level=_LEVEL, seed=_SEED)
     return {
-        "win_rate": 100.0 * float(battles.sum() / len(battles)) if len(battles) else math.nan,
-        "lower": 100.0 * interval.lower,
-        "upper": 100.0 * interval.upper,
-        "n_invalid": len(games) - len(found),
+        "arena_wr": 100.0 * float(battles.sum() / len(battles)) if len(battles) else math.nan,
+        "arena_wr_lower": 100.0 * interval.lower,
+        "arena_wr_upper": 100.0 * interval.upper,
+        "arena_invalid": len(games) - len(found),
     }
 
 
@@ -93,7 +95,7 @@ def mt_bench_scores(rows: Sequence[tuple[int, float | None]]) -> dict[str, float
         rows: (turn 1 or 2, score 1 to 10) per judged answer; None, NaN and -1 (FastChat's mark) are missing.
 
     Returns:
-        {mtbench: mean over all scores (FastChat), mtbench_turn1, mtbench_turn2, n_missing}; NaN where there is no
+        {mtbench: mean over all scores (FastChat), mtbench_turn1, mtbench_turn2, mtbench_missing}; NaN where there is no
         score.
     """
     by_turn: dict[int, list[float]] = {1: [], 2: []}
@@ -104,7 +106,7 @@ def mt_bench_scores(rows: Sequence[tuple[int, float | None]]) -> dict[str, float
         else:
             by_turn[turn].append(float(score))
     means = {f"mtbench_turn{turn}": _mean(scores) for turn, scores in by_turn.items()}
-    return {"mtbench": _mean(by_turn[1] + by_turn[2]), **means, "n_missing": missing}
+    return {"mtbench": _mean(by_turn[1] + by_turn[2]), **means, "mtbench_missing": missing}
 
 
 def _mean(values: Sequence[float]) -> float:

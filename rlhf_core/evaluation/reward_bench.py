@@ -19,9 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.evaluation.benchmark_names import REWARD_BENCH
-from rlhf_core.evaluation.statistics import require_finite, wilson_interval
+from rlhf_core.evaluation.statistics import Interval, require_finite, wilson_interval
 
 SECTIONS = ("chat", "chat_hard", "safety", "reasoning")
+#: Largest difference of a score from itself in another batch, in units of the scores' spread (at least 1).
+TOLERANCE = 1e-3
+#: Bins of calibration, of equal width over [.5, 1].
+BINS = 10
 
 _SECTION_OF = {subset: section for section, subsets in REWARD_BENCH.items() for subset in subsets}
 
@@ -93,7 +97,7 @@ Rows = Sequence[Mapping[str, Any]]
 Score = Callable[[Rows, Sequence[str], int], Sequence[float]]
 
 
-def check_independence(score: Score, rows: Rows, responses: Sequence[str], *, tolerance: float = 1e-3) -> float:
+def check_independence(score: Score, rows: Rows, responses: Sequence[str]) -> float:
     """Refuses a reward model whose scores depend on the batch they are computed in, or on its padding.
 
     The same responses are scored one by one, and all together in another order, so that short ones are padded to the
@@ -102,7 +106,6 @@ def check_independence(score: Score, rows: Rows, responses: Sequence[str], *, to
     Args:
         score: the reward model.
         rows, responses: a few prompts with responses of different lengths.
-        tolerance: largest difference, in units of the scores' spread (at least 1).
 
     Returns:
         The largest difference found.
@@ -124,7 +127,7 @@ def check_independence(score: Score, rows: Rows, responses: Sequence[str], *, to
     spread = max(1.0, max(alone) - min(alone))
     worst = max(order, key=lambda i: abs(alone[i] - together[i]))
     difference = abs(alone[worst] - together[worst])
-    if difference > tolerance * spread:
+    if difference > TOLERANCE * spread:
         raise NumericsError(
             f"the reward model's scores depend on batch size or padding: response {worst + 1} has {alone[worst]:.4f} "
             f"alone and {together[worst]:.4f} in a batch of {len(rows)}. Check that the model masks padding and reads "
@@ -136,28 +139,17 @@ def check_independence(score: Score, rows: Rows, responses: Sequence[str], *, to
 # --- any pairs -----------------------------------------------------------------------------------------------------
 
 
-def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float]:
-    """Returns the share of pairs with chosen > rejected, strictly: a tie is wrong.
+def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> Interval:
+    """Returns the share of pairs with chosen > rejected, strictly, with its Wilson interval; NaN without pairs.
 
     Args:
         chosen, rejected: [n] rewards.
-
-    Returns:
-        {accuracy, lower, upper (Wilson, 95 %), n, ties}; NaN accuracy for n = 0.
     """
     margin = _margins(chosen, rejected)
-    right = int((margin > 0).sum())
-    interval = wilson_interval(right, len(margin))
-    return {
-        "accuracy": interval.estimate,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "n": len(margin),
-        "ties": int((margin == 0).sum()),
-    }
+    return wilson_interval(int((margin > 0).sum()), len(margin))
 
 
-def calibration(chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10) -> dict[str, float]:
+def calibration(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float]:
     """Returns the expected calibration error and Brier score of p = sigmoid(chosen - rejected).
 
     A pair has no natural first element, so the stated preference is scored: the confidence max(p, 1 - p) against
@@ -165,7 +157,6 @@ def calibration(chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10) -> 
 
     Args:
         chosen, rejected: [n] rewards.
-        n_bins: equal-width bins over [.5, 1].
 
     Returns:
         {ece: sum over bins of share * |accuracy - mean confidence|, brier: mean (1 - p)^2}; NaN without pairs.
@@ -177,10 +168,10 @@ def calibration(chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10) -> 
     probability = _sigmoid(margin)
     confidence = np.maximum(probability, 1.0 - probability)
     outcome = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
-    edges = np.linspace(0.5, 1.0, n_bins + 1)
-    position = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, n_bins - 1)
+    edges = np.linspace(0.5, 1.0, BINS + 1)
+    position = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, BINS - 1)
     error = 0.0
-    for rows in (position == b for b in range(n_bins)):
+    for rows in (position == b for b in range(BINS)):
         if rows.any():
             error += int(rows.sum()) / n * abs(float(outcome[rows].mean()) - float(confidence[rows].mean()))
     return {"ece": error, "brier": float(((1.0 - probability) ** 2).mean())}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.statistics import require_finite
+from rlhf_core.evaluation.statistics import Interval, require_finite
 
 #: From plain to polished.
 STYLES = ("concise", "detailed_plain", "detailed_markdown")
@@ -43,21 +43,6 @@ class StyledPair:
     style: str
     chosen: float
     rejected: float
-
-
-@dataclass(frozen=True)
-class StyleScore:
-    """A share of right comparisons with its percentile bootstrap interval over prompts, 95 %.
-
-    Attributes:
-        comparisons, ties: how many there are, and how many have equal rewards (which are wrong).
-    """
-
-    accuracy: float
-    lower: float
-    upper: float
-    comparisons: int
-    ties: int
 
 
 def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
@@ -90,11 +75,13 @@ def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
     return {domain: (np.array(rows), ties) for domain, (rows, ties) in found.items()}
 
 
-def rm_bench_scores(pairs: Sequence[StyledPair]) -> dict[str, StyleScore]:
-    """Scores by domain, by level and on `average`; empty without a prompt that has all styles.
+def rm_bench_scores(pairs: Sequence[StyledPair]) -> dict[str, tuple[Interval, int, int]]:
+    """Returns the share of right comparisons by domain, by level and on `average`, with its percentile bootstrap
+    interval over prompts, 95 %; how many comparisons there are; and of equal rewards (which are wrong).
 
     Args:
-        pairs: every prompt in every style; the bootstrap draws prompts within each domain.
+        pairs: every prompt in every style; one that lacks a style is left out. The bootstrap draws prompts within each
+            domain.
 
     Raises:
         DataError: as `comparisons`.
@@ -114,10 +101,8 @@ def rm_bench_scores(pairs: Sequence[StyledPair]) -> dict[str, StyleScore]:
         of_name = [counts for part, counts in by_part.items() if whole or PARTS_OF.get(part, part) == name]
         per_prompt = 3 if name in LEVELS else 9
         lower, upper = np.quantile([one[name] for one in drawn], [0.025, 0.975])
-        scores[name] = StyleScore(
-            value, float(lower), float(upper), per_prompt * sum(len(rows) for rows, _ in of_name),
-            sum(ties for _, ties in of_name),
-        )  # fmt: skip
+        count, ties = per_prompt * sum(len(rows) for rows, _ in of_name), sum(ties for _, ties in of_name)
+        scores[name] = Interval(value, float(lower), float(upper)), count, ties
     return scores
 
 

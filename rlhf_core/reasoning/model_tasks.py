@@ -15,7 +15,7 @@ from rlhf_core.data.templates import Piece, encode_pieces, encode_text
 from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
-from rlhf_core.reasoning.steps import kept_before, locating_target, parse_located
+from rlhf_core.reasoning.steps import kept_before, locating_target, named_step
 from rlhf_core.reasoning.templates import REWRITTEN, PromptTemplate
 
 
@@ -80,7 +80,7 @@ def correct(
     located = locate(policy, tasks, wrong, batch=batch)
     kept, prompts = [], []
     for each, said in zip(wrong, located, strict=True):
-        step = parse_located(said).step
+        step = named_step(said)
         kept.append("" if step is None else kept_before(each.prediction, step))
         prompts.append([*tasks.rewriting_prompt(each), *encode_text(tasks.encoder.tokenizer, kept[-1])])
     written = _texts(policy, tasks, prompts, max_new_tokens, batch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
 
 from rlhf_core.data.slices import stripped
 
@@ -54,29 +53,19 @@ def kept_before(text: str, step: int) -> str:
     return head + (text[spans[-2][1] : spans[-1][0]] if len(spans) > 1 else "\n")
 
 
-@dataclass(frozen=True)
-class FirstWrongStep:
-    """A model's answer about the first wrong step of a prediction.
-
-    Attributes:
-        valid: False where the text names no step and does not say that all are correct.
-        step: its number from 0; None where every step is correct, or the text is not valid.
-    """
-
-    valid: bool
-    step: int | None = None
-
-
 def locating_target(step: int | None) -> str:
     """Returns `The first error step is [k]`, or `correct` for None."""
     return CORRECT if step is None else f"The first error step is [{step}]"
 
 
-def parse_located(text: str) -> FirstWrongStep:
-    """Reads `correct`, a bare label, or the only label in brackets; labels are whole numbers, `[10]` is not `[1]`."""
-    answer = text.strip()
-    if answer.rstrip(".").casefold() == CORRECT:
-        return FirstWrongStep(valid=True)
-    bare = _BARE_LABEL.fullmatch(answer)
-    found = {int(bare[1])} if bare else {int(label) for label in _LABEL.findall(answer)}
-    return FirstWrongStep(valid=True, step=found.pop()) if len(found) == 1 else FirstWrongStep(valid=False)
+def says_correct(text: str) -> bool:
+    """Returns whether an answer to the locating prompt says that every step is correct."""
+    return text.strip().rstrip(".").casefold() == CORRECT
+
+
+def named_step(text: str) -> int | None:
+    """Returns the step that an answer to the locating prompt names, from 0: a bare label, or the only one in brackets;
+    None without."""
+    bare = _BARE_LABEL.fullmatch(text.strip())
+    found = {int(bare[1])} if bare else {int(label) for label in _LABEL.findall(text)}
+    return found.pop() if len(found) == 1 else None

@@ -165,8 +165,8 @@ def _fact(knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, str, str]:
     return entity, attribute, knowledge.facts[entity, attribute]
 
 
-def _wrong(attribute: str, right: str, rng: random.Random, count: int = 3) -> list[str]:
-    return rng.sample([value for value in VALUES[attribute] if value != right], count)
+def _wrong(attribute: str, right: str, rng: random.Random) -> list[str]:
+    return rng.sample([value for value in VALUES[attribute] if value != right], 3)
 
 
 def _told(attribute: str, value: str) -> str:

@@ -83,16 +83,16 @@ def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> li
     for part in (ALL, *(subsets if len(subsets) > 1 else ())):
         own = [pair for pair in pairs if part in (ALL, pair.subset)]
         found = pairwise_accuracy([pair.chosen for pair in own], [pair.rejected for pair in own])
-        counts = int(found["n"]), int(found["ties"])
-        scores.append(SetScore(name, part, *counts, found["accuracy"], found["lower"], found["upper"]))
+        ties = sum(pair.chosen == pair.rejected for pair in own)
+        scores.append(SetScore(name, part, len(own), ties, found.estimate, found.lower, found.upper))
     styled = [
         StyledPair(str(row["group_id"]), pair.subset, str(row["style"]), pair.chosen, pair.rejected)
         for row, pair in zip(rows, pairs, strict=True)
         if "style" in row and "group_id" in row
     ]
     return scores + [
-        SetScore(name, f"styles: {style}", one.comparisons, one.ties, one.accuracy, one.lower, one.upper)
-        for style, one in rm_bench_scores(styled).items()
+        SetScore(name, f"styles: {style}", count, ties, one.estimate, one.lower, one.upper)
+        for style, (one, count, ties) in rm_bench_scores(styled).items()
     ]
 
 

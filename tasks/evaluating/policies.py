@@ -184,29 +184,16 @@ class Evaluator:
             if name in by_name:
                 games = play_games(judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn")
                 judgements += judgement_rows(name, games)
-                rate = win_rate([game.preference_for_model for game in games])
-                metrics |= {
-                    f"{name}_wr": rate["win_rate"],
-                    f"{name}_wr_se": rate["standard_error"],
-                    f"{name}_invalid": rate["n_invalid"],
-                }
+                metrics |= win_rate([game.preference_for_model for game in games], name)
         if "arena" in by_name:
             games = play_games(judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
             judgements += judgement_rows("arena", games)
-            arena = arena_win_rate(games)
-            metrics |= {
-                "arena_wr": arena["win_rate"],
-                "arena_wr_lower": arena["lower"],
-                "arena_wr_upper": arena["upper"],
-                "arena_invalid": arena["n_invalid"],
-            }
+            metrics |= arena_win_rate(games)
         if "mtbench" in by_name:
             rows = by_name["mtbench"]
             games = grade_answers(judge, graded_answers(rows))
             judgements += judgement_rows("mtbench", games)
-            scores = mt_bench_scores([(row["turn"], game.value) for row, game in zip(rows, games, strict=True)])
-            metrics |= {name: scores[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
-            metrics["mtbench_missing"] = scores["n_missing"]
+            metrics |= mt_bench_scores([(row["turn"], game.value) for row, game in zip(rows, games, strict=True)])
         return judgements, metrics
 
     @torch.no_grad()
@@ -293,8 +280,7 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
 def both_orders(judge: Judge, pairs: Sequence[JudgedPair], template: str) -> tuple[dict[str, float], list[Game]]:
     """Returns ({win rate in percent, ties half, its standard error, unparsable verdicts}, the games in both orders)."""
     games = play_games(judge, pairs, template)
-    rate = win_rate_of_scores(combine_orders(games).values())
-    return {"": rate["win_rate"], "_se": rate["standard_error"], "_invalid": rate["n_invalid"]}, games
+    return win_rate_of_scores(combine_orders(games).values()), games
 
 
 def judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,19 @@ SCALE: dict[str, Any] = {
 Train = Callable[..., Path]
 
 
-@pytest.fixture
-def train(golden: SharedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+@pytest.fixture(scope="module")
+def train(golden: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
     """Trains the absurd row in a folder of its own; returns the result."""
-    (tmp_path / "absurd_rewards.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    root = tmp_path_factory.mktemp("absurd")
+    (root / "absurd_rewards.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(root))
+        yield lambda name, alarm: golden.run("function", row={**ABSURD, "alarm": alarm}, scale=SCALE, out=root / name)
 
-    def run(name: str, alarm: dict[str, Any], **scale: Any) -> Path:
-        return golden.run("function", row={**ABSURD, "alarm": alarm}, scale={**SCALE, **scale}, out=tmp_path / name)
 
-    return run
+@pytest.fixture(scope="module")
+def stopped(train: Train) -> Path:
+    return train("stopped", {"on_hacking": "stop"})
 
 
 def rows(result: Path, name: str) -> list[dict[str, Any]]:
@@ -76,26 +78,24 @@ def test_an_absurd_reward_raises_the_alarm_and_training_goes_on(train: Train, ca
     assert all(row["update_tokens_per_second"] > 0 and row["peak_memory_mb"] > 0 for row in speed)
 
 
-def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(golden: SharedRuns, train: Train) -> None:
-    result = train("stopped", {"on_hacking": "stop"})
-    found, history = metrics(result), rows(result, "history.jsonl")
+def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(golden: SharedRuns, stopped: Path) -> None:
+    found, history = metrics(stopped), rows(stopped, "history.jsonl")
     assert found["stopped_step"] == found["hacking_onset"] == len(history) < 12
-    rates = {0: 50.0} | {row["step"]: row["win_rate_vs_sft"] for row in rows(result, "checkpoints.jsonl")}
+    rates = {0: 50.0} | {row["step"]: row["win_rate_vs_sft"] for row in rows(stopped, "checkpoints.jsonl")}
     best = max(rates, key=lambda step: (rates[step], -step))
     assert found["kept_step"] == best
     if best == 0:
-        kept = load_file(result / "model" / "model.safetensors")
+        kept = load_file(stopped / "model" / "model.safetensors")
         sft = load_file(golden.result("sft") / "model" / "model.safetensors")
         assert all((kept[name] == sft[name]).all() for name in sft)
-    assert {row["step"] for row in rows(result, "rollouts.jsonl")} == {1, len(history)}
+    assert {row["step"] for row in rows(stopped, "rollouts.jsonl")} == {1, len(history)}
 
 
-@pytest.mark.parametrize("after", [1, 3, "stop"])
+@pytest.mark.parametrize("after", [1, "stop"])
 def test_a_stopped_run_that_is_killed_and_started_again_ends_as_one_never_killed(
-    train: Train, after: int | str
+    train: Train, stopped: Path, after: int | str
 ) -> None:
-    whole = train("whole", {"on_hacking": "stop"})
-    last = int(metrics(whole)["stopped_step"]) if after == "stop" else int(after)
+    last = int(metrics(stopped)["stopped_step"]) if after == "stop" else int(after)
     with killed_at_a_checkpoint(last):
-        train("again", {"on_hacking": "stop"})
-    assert digest(train("again", {"on_hacking": "stop"})) == digest(whole)
+        train(f"again-{after}", {"on_hacking": "stop"})
+    assert digest(train(f"again-{after}", {"on_hacking": "stop"})) == digest(stopped)

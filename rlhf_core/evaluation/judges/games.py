@@ -202,12 +202,12 @@ def win_rate_of_scores(scores: Iterable[float]) -> dict[str, float]:
     """Returns the win rate in percent with its standard error; a tie is half a win (PAR).
 
     Returns:
-        {win_rate, standard_error, n_invalid}; win_rate is NaN without a valid score, the standard error (ddof 1,
-        percent) below two of them.
+        {"": the rate, _se, _invalid}; the rate is NaN without a valid score, the standard error (ddof 1, percent) below
+        two of them.
     """
     count = Counter("invalid" if math.isnan(score) else score for score in scores)
     known = [score for score in (1.0, 0.0, 0.5) for _ in range(count[score])]
     n = len(known)
     mean = sum(known) / n if n else math.nan
     spread = math.sqrt(sum((s - mean) ** 2 for s in known) / (n - 1) / n) if n > 1 else math.nan
-    return {"win_rate": 100.0 * mean, "standard_error": 100.0 * spread, "n_invalid": count["invalid"]}
+    return {"": 100.0 * mean, "_se": 100.0 * spread, "_invalid": count["invalid"]}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rlhf_core.aspects import Density, checked_scores, language_tool, rate
+from rlhf_core.aspects import Density, checked_scores, rate
 from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.aspects.language_tool import LanguageToolGrammar, spans_of
 from rlhf_core.errors import RecipeError, ToolError
@@ -78,34 +76,20 @@ def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None
         assert server.calls == 1
 
 
-def test_without_a_server_and_without_a_local_one_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REWARDSMITH_LANGUAGETOOL", raising=False)
-    monkeypatch.setitem(sys.modules, "language_tool_python", None)
-    with pytest.raises(ToolError, match="give the url of a running server"):
+    with pytest.raises(RecipeError, match="no LanguageTool server is named; set REWARDSMITH_LANGUAGETOOL or url"):
         build_aspect({"kind": "grammar"})
 
 
-def test_the_local_server_is_started_once_and_asked_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
+def test_disabled_rules_are_no_errors() -> None:
+    text = "😀 The cats sees a apple."
     with ToolServer() as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-
-        def start(language: str) -> SimpleNamespace:
-            started.append(language)
-            return SimpleNamespace(host=host, port=int(port))
-
-        monkeypatch.delenv("REWARDSMITH_LANGUAGETOOL", raising=False)
-        monkeypatch.setitem(sys.modules, "language_tool_python", SimpleNamespace(LanguageTool=start))
-        language_tool._local.cache_clear()
-        text = "😀 The cats sees a apple."
         every, some = (
-            checked_scores(build_aspect({"kind": "grammar", "disabled_rules": rules}), [{}], [text])[0]
-            for rules in ([], ["sees"])
+            checked_scores(grammar(server.url, disabled_rules=rules), [{}], [text])[0] for rules in ((), ("sees",))
         )
-        language_tool._local.cache_clear()
     wrong = [[text[a:b] for (a, b), v in zip(one.spans, one.values, strict=True) if v] for one in (every, some)]
     assert set(wrong[0]) - set(wrong[1]) == {"sees"}
-    assert started == ["en-US"]
 
 
 def test_an_address_that_is_none_is_refused() -> None:

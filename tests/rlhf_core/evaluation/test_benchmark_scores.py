@@ -21,24 +21,24 @@ from rlhf_core.evaluation.judges.replies import ARENA_LABELS, parse_arena_hard
 
 
 def test_soft_win_rates():
-    result = win_rate([2, 1, 1.5, 1.75])
-    assert result["win_rate"] == pytest.approx(56.25)
-    assert result["standard_error"] == pytest.approx(np.std([1, 0, 0.5, 0.75], ddof=1) / 2 * 100)
+    result = win_rate([2, 1, 1.5, 1.75], "alpaca")
+    assert result["alpaca_wr"] == pytest.approx(56.25)
+    assert result["alpaca_wr_se"] == pytest.approx(np.std([1, 0, 0.5, 0.75], ddof=1) / 2 * 100)
 
 
 def test_invalid_preferences_are_dropped_and_counted_and_zero_is_a_draw():
-    result = win_rate([2, None, float("nan"), 2.5, 0.5, 0, -1, float("inf")])
-    assert result["n_invalid"] == 6
-    assert result["win_rate"] == pytest.approx(75.0)
-    assert math.isnan(win_rate([])["win_rate"])
-    assert math.isnan(win_rate([2])["standard_error"])
+    result = win_rate([2, None, float("nan"), 2.5, 0.5, 0, -1, float("inf")], "alpaca")
+    assert result["alpaca_invalid"] == 6
+    assert result["alpaca_wr"] == pytest.approx(75.0)
+    assert math.isnan(win_rate([], "alpaca")["alpaca_wr"])
+    assert math.isnan(win_rate([2], "alpaca")["alpaca_wr_se"])
 
 
 def test_mt_bench_has_means_by_turn_without_missing_scores():
     result = mt_bench_scores([(1, 8), (1, 6), (2, 5), (2, None), (1, -1), (2, math.nan)])
     assert (result["mtbench_turn1"], result["mtbench_turn2"]) == (7, 5)
     assert result["mtbench"] == pytest.approx(19 / 3)
-    assert result["n_missing"] == 3
+    assert result["mtbench_missing"] == 3
     assert math.isnan(mt_bench_scores([])["mtbench"])
 
 
@@ -88,16 +88,16 @@ def test_by_hand_with_swapped_sides_and_strong_verdicts():
         game("3", "model", "[[B>A]]"),
     ]
     result = arena_win_rate(games)
-    assert result["win_rate"] == pytest.approx(100 * (0 * 3 + 1 + 3 + 0.5) / 8)
-    assert result["n_invalid"] == 2
-    assert result["lower"] <= result["win_rate"] <= result["upper"]
+    assert result["arena_wr"] == pytest.approx(100 * (0 * 3 + 1 + 3 + 0.5) / 8)
+    assert result["arena_invalid"] == 2
+    assert result["arena_wr_lower"] <= result["arena_wr"] <= result["arena_wr_upper"]
 
 
 def test_a_judge_that_answers_one_order_only_decides_nothing():
     games = [game(str(i), side, text) for i in range(9) for side, text in (("baseline", "hm"), ("model", "[[A>B]]"))]
     result = arena_win_rate(games)
-    assert math.isnan(result["win_rate"])
-    assert result["n_invalid"] == 18
+    assert math.isnan(result["arena_wr"])
+    assert result["arena_invalid"] == 18
 
 
 outcomes = st.lists(st.sampled_from(ARENA_LABELS), min_size=2, max_size=60)
@@ -129,11 +129,11 @@ def rate_of(labels, first="model"):
 @given(outcomes)
 def test_the_weighted_mean_is_the_bradley_terry_win_rate(labels):
     scores, weights = (np.array(column, float) for column in zip(*map(ARENA_SCORES.__getitem__, labels), strict=True))
-    assert rate_of(labels)["win_rate"] == pytest.approx(bradley_terry_win_rate(scores, weights), abs=1e-6)
+    assert rate_of(labels)["arena_wr"] == pytest.approx(bradley_terry_win_rate(scores, weights), abs=1e-6)
 
 
 def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
     empty = arena_win_rate([Game("1", "model", "arena_hard", None, "")])
-    assert math.isnan(empty["win_rate"])
-    assert empty["n_invalid"] == 1
-    assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100
+    assert math.isnan(empty["arena_wr"])
+    assert empty["arena_invalid"] == 1
+    assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["arena_wr"] == 100

@@ -83,9 +83,9 @@ def test_the_levels_of_one_prompt_by_hand() -> None:
     assert shares.tolist() == [[1.0, pytest.approx(2 / 3), 0.0]]
     assert ties == 1
     scores = rm_bench_scores(pairs)
-    assert [scores[name].accuracy for name in ("easy", "hard")] == [1.0, 0.0]
-    assert scores["chat"].accuracy == scores["average"].accuracy == pytest.approx(5 / 9)
-    assert (scores["chat"].comparisons, scores["normal"].comparisons, scores["chat"].ties) == (9, 3, 1)
+    assert [scores[name][0].estimate for name in ("easy", "hard")] == [1.0, 0.0]
+    assert scores["chat"][0].estimate == scores["average"][0].estimate == pytest.approx(5 / 9)
+    assert (scores["chat"][1], scores["normal"][1], scores["chat"][2]) == (9, 3, 1)
 
 
 def test_safety_is_the_mean_of_its_parts_and_domains_weigh_alike() -> None:
@@ -98,15 +98,15 @@ def test_safety_is_the_mean_of_its_parts_and_domains_weigh_alike() -> None:
         *prompt("e", "chat", *right),
     ]
     scores = rm_bench_scores(pairs)
-    assert scores["safety"].accuracy == 0.5
-    assert scores["average"].accuracy == scores["hard"].accuracy == 0.75
-    assert scores["safety"].comparisons == 36
-    assert 0.0 <= scores["average"].lower <= scores["average"].upper <= 1.0
+    assert scores["safety"][0].estimate == 0.5
+    assert scores["average"][0].estimate == scores["hard"][0].estimate == 0.75
+    assert scores["safety"][1] == 36
+    assert 0.0 <= scores["average"][0].lower <= scores["average"][0].upper <= 1.0
 
 
 def test_a_prompt_without_all_styles_is_left_out_and_a_style_comes_once() -> None:
     whole, part = prompt("a", "chat", [1.0] * 3, [0.0] * 3), prompt("b", "chat", [0.0] * 3, [1.0] * 3)[:2]
-    assert rm_bench_scores([*whole, *part])["chat"].comparisons == 9
+    assert rm_bench_scores([*whole, *part])["chat"][1] == 9
     assert rm_bench_scores(part) == {}
     with pytest.raises(DataError, match="style 'concise' of prompt 'a'"):
         comparisons([*whole, whole[0]])
@@ -115,9 +115,8 @@ def test_a_prompt_without_all_styles_is_left_out_and_a_style_comes_once() -> Non
 
 
 def test_a_tie_is_wrong():
-    result = pairwise_accuracy([2, 1, 1, 5], [1, 1, 2, 0])
-    assert (result["accuracy"], result["ties"], result["n"]) == (0.5, 1, 4)
-    assert math.isnan(pairwise_accuracy([], [])["accuracy"])
+    assert pairwise_accuracy([2, 1, 1, 5], [1, 1, 2, 0]).estimate == 0.5
+    assert math.isnan(pairwise_accuracy([], []).estimate)
     with pytest.raises(DataError):
         pairwise_accuracy([1], [1, 2])
     with pytest.raises(DataError, match="finite"):

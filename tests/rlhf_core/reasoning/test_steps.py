@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.reasoning.steps import (
-    FirstWrongStep,
     kept_before,
     locating_target,
-    parse_located,
+    named_step,
+    says_correct,
     split_steps,
     step_spans,
 )
@@ -49,22 +49,24 @@ def test_behind_the_last_step_all_is_kept_and_a_new_one_begins() -> None:
 
 @pytest.mark.parametrize("step", [None, 0, 1, 10, 123])
 def test_what_is_taught_is_what_is_read(step: int | None) -> None:
-    assert parse_located(locating_target(step)) == FirstWrongStep(True, step)
+    target = locating_target(step)
+    assert (named_step(target), says_correct(target)) == (step, step is None)
 
 
 @pytest.mark.parametrize(
-    ("text", "located"),
+    ("text", "step"),
     [
-        ("[2]", FirstWrongStep(True, 2)),
-        ("2", FirstWrongStep(True, 2)),
-        ("[10]", FirstWrongStep(True, 10)),
-        ("Correct.", FirstWrongStep(True, None)),
-        ("It is step [3], I think.", FirstWrongStep(True, 3)),
-        ("[1] or [2]", FirstWrongStep(False)),
-        ("not correct", FirstWrongStep(False)),
-        ("I cannot say.", FirstWrongStep(False)),
-        ("", FirstWrongStep(False)),
+        ("[2]", 2),
+        ("2", 2),
+        ("[10]", 10),
+        ("It is step [3], I think.", 3),
+        ("Correct.", None),
+        ("[1] or [2]", None),
+        ("not correct", None),
+        ("I cannot say.", None),
+        ("", None),
     ],
 )
-def test_a_step_is_read_only_where_exactly_one_is_named(text: str, located: FirstWrongStep) -> None:
-    assert parse_located(text) == located
+def test_a_step_is_read_only_where_exactly_one_is_named(text: str, step: int | None) -> None:
+    assert named_step(text) == step
+    assert says_correct(text) == (text == "Correct.")

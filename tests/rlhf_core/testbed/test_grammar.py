@@ -25,7 +25,7 @@ statements = st.one_of(
 
 
 @given(st.lists(statements, min_size=1, max_size=8), st.sampled_from(ENTITIES), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_reading_finds_what_was_written(said, subject, seed):
     text, located = write(said, subject, random.Random(seed), untidy=0.6)
     assert read(text) == located

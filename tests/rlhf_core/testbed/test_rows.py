@@ -97,8 +97,8 @@ def test_the_default_dials_are_version_3() -> None:
 
 @pytest.mark.parametrize("world", [WORLD, *MOVED.values()], ids=["default", *MOVED])
 def test_generated_responses_parse_back_into_their_clauses(world: World) -> None:
-    rows = [(row["meta"], row["response"], "clauses", "true") for row in world.sft_examples(100, 3)]
-    for row in world.preference_pairs(50, 3):
+    rows = [(row["meta"], row["response"], "clauses", "true") for row in world.sft_examples(50, 3)]
+    for row in world.preference_pairs(30, 3):
         rows += [(row["meta"], row[side], f"{side}_clauses", f"true_{side}") for side in ("chosen", "rejected")]
     for meta, text, clauses, true in rows:
         assert world.clause_rows(world.clauses(meta, text)) == meta[clauses]

@@ -73,8 +73,8 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
     games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=1)
     assert math.isnan(combine_orders(games)["x"])
     summary = win_rate_of_scores([math.nan])
-    assert summary["n_invalid"] == 1
-    assert math.isnan(summary["win_rate"]), "50 % would be invented"
+    assert summary["_invalid"] == 1
+    assert math.isnan(summary[""]), "50 % would be invented"
 
 
 def test_grades_are_parsed_one_by_one():
