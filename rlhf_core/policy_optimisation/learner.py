@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -255,26 +256,26 @@ class Learner:
             total += float(part.detach())
         return distributed.summed_numbers({auxiliary.name: total})[auxiliary.name]
 
+    def _trained(self) -> list[tuple[str, str, Stepper, torch.nn.Module]]:
+        """Returns the names of weights and moments in a state, the stepper and the model of policy and critic."""
+        found: list[tuple[str, str, Stepper, torch.nn.Module]]
+        found = [("policy", "actor_adam", self.actor, self.policy.model)]
+        if self.critic is not None and self.critic_stepper is not None:
+            found.append(("critic", "critic_adam", self.critic_stepper, self.critic))
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
-        state: dict[str, Any] = {
-            "policy": self.actor.read(lambda: trainable_state(self.policy.model)),
-            "actor_adam": self.actor.optimiser_state(),
-        }
-        critic, stepper = self.critic, self.critic_stepper
-        if critic is not None and stepper is not None:
-            state |= {"critic": stepper.read(lambda: trainable_state(critic)), "critic_adam": stepper.optimiser_state()}
-        if self.auxiliary is not None:
-            state["auxiliary"] = self.auxiliary.state_dict()
-        return state
+        state: dict[str, Any] = {}
+        for weights, moments, stepper, model in self._trained():
+            state[weights] = stepper.read(partial(trainable_state, model))
+            state[moments] = stepper.optimiser_state()
+        return state if self.auxiliary is None else state | {"auxiliary": self.auxiliary.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.actor.write(lambda: load_trainable_state(self.policy.model, state["policy"]))
-        self.actor.load_optimiser_state(state["actor_adam"])
-        critic, stepper = self.critic, self.critic_stepper
-        if critic is not None and stepper is not None:
-            stepper.write(lambda: load_trainable_state(critic, state["critic"]))
-            stepper.load_optimiser_state(state["critic_adam"])
+        for weights, moments, stepper, model in self._trained():
+            stepper.write(partial(load_trainable_state, model, state[weights]))
+            stepper.load_optimiser_state(state[moments])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
 
