@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import NumericsError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import whiten
@@ -22,7 +21,8 @@ from rlhf_core.policy_optimisation.objectives import OBJECTIVES, ObjectiveInputs
 from rlhf_core.policy_optimisation.sources import Passes
 from rlhf_core.rollout import trimmed
 from rlhf_core.stepper import Stepper, stepper_of
-from rlhf_core.supervised.objectives import weighted_nll
+from rlhf_core.supervised.objectives import WeightedLikelihood
+from rlhf_core.supervised.recipes import Weighted
 from rlhf_core.training_state import load_trainable_state, trainable_state
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.
@@ -33,10 +33,8 @@ class Imitation:
     """Weighted negative log-likelihood of given responses, divided by the number of weighted tokens.
 
     Args:
-        sequences: prompts and the responses to imitate.
-        weights: one number per response token; tokens of weight 0 do not count.
-        batch: sequences per optimiser step.
-        microbatch: sequences per forward pass.
+        examples: what is imitated.
+        batch, microbatch: sequences per optimiser step, and per forward pass.
         coefficient: factor on the loss.
         seed: of their order.
 
@@ -46,31 +44,17 @@ class Imitation:
     name = "imitation_loss"
 
     def __init__(
-        self,
-        sequences: Sequence[EncodedSequence],
-        weights: Sequence[Sequence[float]],
-        *,
-        batch: int,
-        microbatch: int,
-        coefficient: float = 1.0,
-        seed: int = 0,
+        self, examples: Weighted, *, batch: int, microbatch: int, coefficient: float = 1.0, seed: int = 0
     ) -> None:
-        if batch < 1 or microbatch < 1:
-            raise RecipeError(f"batch is {batch} and microbatch {microbatch}; both must be at least 1")
-        for i, (sequence, row) in enumerate(zip(sequences, weights, strict=True)):
-            if len(sequence.response) != len(row):
-                raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
-        self.sequences, self.weights = sequences, weights
-        self.microbatch, self.coefficient = microbatch, coefficient
-        self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
+        self.examples, self.microbatch, self.coefficient = examples, microbatch, coefficient
+        self.passes = Passes(len(examples.sequences), batch, f"imitation-{seed}")
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
         """Yields the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass."""
-        rows = self.passes.next()
-        counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
+        rows, target = self.passes.next(), WeightedLikelihood(policy, self.examples)
+        counted = max(1.0, target.weight(rows))
         for chosen, counts in distributed.shares(rows, self.microbatch):
-            sequences, weights = [self.sequences[i] for i in chosen], [self.weights[i] for i in chosen]
-            yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
+            yield (self.coefficient if counts else 0.0) * target.loss(chosen)[0] / counted
 
     def state_dict(self) -> dict[str, Any]:
         return {"passes": self.passes.state_dict()}

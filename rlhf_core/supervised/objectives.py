@@ -25,15 +25,6 @@ def sequence_statistics(
     return policy.statistics(*inputs, with_entropy=with_entropy), inputs[3]
 
 
-def weighted_nll(policy: Policy, sequences: Sequence[EncodedSequence], weights: Sequence[Sequence[float]]) -> Tensor:
-    """Returns the sum of weight * -log p over response tokens; each sequence has a weight for every token."""
-    statistics, mask = sequence_statistics(policy, sequences)
-    filled = torch.zeros(mask.shape)
-    for place, row in enumerate(weights):
-        filled[place, : len(row)] = torch.tensor(list(row))
-    return -(filled.to(mask.device) * statistics.logprobs).sum()
-
-
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
     """Returns (sum of -log p over response tokens, number of response tokens)."""
     statistics, mask = sequence_statistics(policy, sequences)
@@ -107,9 +98,11 @@ class WeightedLikelihood:
             )
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        sequences = [self.examples.sequences[i] for i in rows]
-        weights = [self.examples.weights[i] for i in rows]
-        return weighted_nll(self.policy, sequences, weights), self.weight(rows), {}
+        statistics, mask = sequence_statistics(self.policy, [self.examples.sequences[i] for i in rows])
+        weights = torch.zeros(mask.shape)
+        for place, row in enumerate(self.examples.weights[i] for i in rows):
+            weights[place, : len(row)] = torch.tensor(list(row))
+        return -(weights.to(mask.device) * statistics.logprobs).sum(), self.weight(rows), {}
 
     def weight(self, rows: Sequence[int]) -> float:
         return float(sum(self.counts[i] for i in rows))
