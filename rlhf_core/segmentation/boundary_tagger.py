@@ -127,7 +127,6 @@ def train_tagger(
         config, training: sizes and settings; `batch` counts windows.
         seed: of weights, order and dropout.
         on_step: sees (step from 1, steps, metrics).
-        device: where it is trained.
     """
     tokenizer = train_tokenizer([item.text for item in gold], config.vocabulary)
     windows = labelled_windows(gold, tokenizer, config.window)

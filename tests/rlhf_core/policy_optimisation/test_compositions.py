@@ -63,11 +63,15 @@ def fresh_critic(kind: str) -> ScalarModel:
     return tiny_critic(kind, 2)
 
 
-def run_of(name: str, kind: str, seed: int = 0, imitate: bool = False, **settings: Any) -> PolicyOptimiser:
+def run_of(
+    name: str, kind: str = "decoder", seed: int = 0, imitate: bool = False, start: Policy | None = None, **settings: Any
+) -> PolicyOptimiser:
+    """A run of a policy that likes EOS; or of `start`, which is the critic's start, too."""
     config = config_of(name, **settings)
-    policy, reference = copy.deepcopy(fresh(kind)), fresh(kind)
-    with torch.no_grad():
-        policy.model.get_output_embeddings().weight[EOS] *= 3
+    policy, reference = copy.deepcopy(start or fresh(kind)), start or fresh(kind)
+    if start is None:
+        with torch.no_grad():
+            policy.model.get_output_embeddings().weight[EOS] *= 3
     source: Any
     sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": seed}
     if config.source == "fixed":
@@ -79,7 +83,11 @@ def run_of(name: str, kind: str, seed: int = 0, imitate: bool = False, **setting
     sequences = [EncodedSequence(p, r) for p, r in zip(PROMPTS, ROWS, strict=True)]
     weights = [[1.0] * len(row) for row in ROWS]
     auxiliary = Imitation(Weighted(sequences, weights), batch=3, microbatch=2, seed=seed) if imitate else None
-    critic = copy.deepcopy(fresh_critic(kind)) if config.has_critic else None
+    critic = None
+    if config.has_critic and start is None:
+        critic = copy.deepcopy(fresh_critic(kind))
+    elif config.has_critic and start is not None:
+        critic = ScalarModel.from_language_model(copy.deepcopy(start.model), heads=("value",), bias=True)
     return PolicyOptimiser(policy, token_reward, source, config, seed, critic=critic, auxiliary=auxiliary)
 
 
