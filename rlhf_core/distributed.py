@@ -162,11 +162,7 @@ def summed_numbers(sums: Mapping[str, float]) -> dict[str, float]:
 
 def largest(number: int) -> int:
     """Returns the largest of the ranks' numbers."""
-    if world_size() == 1:
-        return number
-    value = torch.tensor(number)
-    torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
-    return int(value)
+    return max(gathered(number))
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -215,5 +211,4 @@ def gathered(value: T) -> list[T]:
 
 def barrier() -> None:
     """Waits for every rank."""
-    if world_size() > 1:
-        largest(0)
+    gathered(None)

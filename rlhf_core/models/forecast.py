@@ -148,10 +148,8 @@ def policy_run(
     """Returns the policy optimisation over a number of sampled responses.
 
     Args:
-        policy, critic: trained parameters; 0 without a critic.
-        frozen: parameters of the reference and the reward models together.
-        responses: sampled in the whole run.
-        epochs: passes over each.
+        policy, critic, frozen: parameters of both and of the reference and the reward models together.
+        responses, epochs: sampled in the whole run, and passes over each.
         prompt, response: mean tokens.
     """
     tokens = responses * (prompt + response)

@@ -60,9 +60,6 @@ def build_language_model(
         architecture: `{model_type: llama, hidden_size: 96, ...}`, fields of the transformers configuration.
         tokenizer: gives vocabulary size and special token ids.
         seed: of the initial weights.
-
-    Raises:
-        RecipeError: an unknown model type or field, with the nearest known one, or fields that contradict.
     """
     check_architecture(architecture)
     options = dict(architecture)
@@ -194,12 +191,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Returns a decoder or an encoder-decoder from a local folder or hub id; safetensors only, no remote code.
 
-    Args:
-        source: the folder or id.
-        dtype: of the weights, None for the one in which they are stored; with another, see `set_device_defaults`.
-
-    Raises:
-        DataError: nothing that can be loaded there.
+    Weights keep the dtype in which they are stored unless another is given; see `stored_model`.
     """
     return stored_model(None, source, dtype)
 

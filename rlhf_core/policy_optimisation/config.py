@@ -20,7 +20,7 @@ from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
 from rlhf_core.schedule import SCHEDULES, check_final_share
 from rlhf_core.shaping.choices import Chain
 from rlhf_core.shaping.steps import Elementwise
-from rlhf_core.typed import Checked, above, at_least, between, check_given, one_of
+from rlhf_core.typed import Checked, above, at_least, between, check_given, one_of, typed
 
 #: Rollouts are sampled from the policy, or are samples of the reference that were drawn once.
 SOURCES = ("on_policy", "fixed")
@@ -201,9 +201,6 @@ class OptimiserConfig(Checked):
 _NO_CRITIC = {"critic": "none"}
 _PLAIN = {**_NO_CRITIC, "advantage": "token_reward", "whitening": "none", "kl_placement": "none"}
 
-#: Settings that say how big a run is, whatever the algorithm.
-SIZES = ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs", "actor_lr")
-
 #: Settings of each algorithm that differ from PPO's.
 OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
     "optimiser",
@@ -285,11 +282,7 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def optimiser_config(kind: str, **settings: Any) -> OptimiserConfig:
     """Returns the settings of a named algorithm, checked; see `composed` and `OptimiserConfig`."""
-    made = composed(kind, settings)
-    missing = [name for name in SIZES if name not in made]
-    if missing:
-        raise RecipeError(f"optimiser '{kind}' needs {', '.join(missing)}")
-    return OptimiserConfig(**made)
+    return typed(OptimiserConfig, composed(kind, settings), f"optimiser '{kind}'")
 
 
 def useless_combination(shaping: Chain | None, optimiser: str | Mapping[str, Any]) -> str | None:

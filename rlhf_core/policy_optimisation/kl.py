@@ -72,11 +72,8 @@ class KLCoefficient:
     def update(self, kl: float, responses: int) -> None:
         """Multiplies by 1 + clip(kl/target - 1, ±.2) * responses/horizon, at least by a tenth.
 
-        A batch of five horizons or more would otherwise turn the penalty off or into a reward.
-
-        Args:
-            kl: nats per response, mean over the responses just seen.
-            responses: how many those are.
+        A batch of five horizons or more would otherwise turn the penalty off or into a reward. `kl` is in nats per
+        response, the mean over the responses just seen.
         """
         if self.target is None:
             return

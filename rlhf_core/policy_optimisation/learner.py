@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,10 +32,8 @@ class Imitation:
     """Weighted negative log-likelihood of given responses, divided by the number of weighted tokens.
 
     Args:
-        sequences: prompts and the responses to imitate.
-        weights: one number per response token; tokens of weight 0 do not count.
-        batch: sequences per optimiser step.
-        microbatch: sequences per forward pass.
+        examples: what is imitated.
+        batch, microbatch: sequences per optimiser step, and per forward pass.
         coefficient: factor on the loss.
         seed: of their order.
 
@@ -44,31 +43,17 @@ class Imitation:
     name = "imitation_loss"
 
     def __init__(
-        self,
-        sequences: Sequence[EncodedSequence],
-        weights: Sequence[Sequence[float]],
-        *,
-        batch: int,
-        microbatch: int,
-        coefficient: float = 1.0,
-        seed: int = 0,
+        self, examples: Weighted, *, batch: int, microbatch: int, coefficient: float = 1.0, seed: int = 0
     ) -> None:
-        if batch < 1 or microbatch < 1:
-            raise RecipeError(f"batch is {batch} and microbatch {microbatch}; both must be at least 1")
-        for i, (sequence, row) in enumerate(zip(sequences, weights, strict=True)):
-            if len(sequence.response) != len(row):
-                raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
-        self.sequences, self.weights = sequences, weights
-        self.microbatch, self.coefficient = microbatch, coefficient
-        self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
+        self.examples, self.microbatch, self.coefficient = examples, microbatch, coefficient
+        self.passes = Passes(len(examples.sequences), batch, f"imitation-{seed}")
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
         """Yields the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass."""
-        rows = self.passes.next()
-        counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
+        rows, target = self.passes.next(), WeightedLikelihood(policy, self.examples)
+        counted = max(1.0, target.weight(rows))
         for chosen, counts in distributed.shares(rows, self.microbatch):
-            sequences, weights = [self.sequences[i] for i in chosen], [self.weights[i] for i in chosen]
-            yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
+            yield (self.coefficient if counts else 0.0) * target.loss(chosen)[0] / counted
 
     def state_dict(self) -> dict[str, Any]:
         return {"passes": self.passes.state_dict()}
@@ -254,26 +239,26 @@ class Learner:
             total += float(part.detach())
         return distributed.summed_numbers({auxiliary.name: total})[auxiliary.name]
 
+    def _trained(self) -> list[tuple[str, str, Stepper, torch.nn.Module]]:
+        """Returns the names of weights and moments in a state, the stepper and the model of policy and critic."""
+        found: list[tuple[str, str, Stepper, torch.nn.Module]]
+        found = [("policy", "actor_adam", self.actor, self.policy.model)]
+        if self.critic is not None and self.critic_stepper is not None:
+            found.append(("critic", "critic_adam", self.critic_stepper, self.critic))
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
-        state: dict[str, Any] = {
-            "policy": self.actor.read(lambda: trainable_state(self.policy.model)),
-            "actor_adam": self.actor.optimiser_state(),
-        }
-        critic, stepper = self.critic, self.critic_stepper
-        if critic is not None and stepper is not None:
-            state |= {"critic": stepper.read(lambda: trainable_state(critic)), "critic_adam": stepper.optimiser_state()}
-        if self.auxiliary is not None:
-            state["auxiliary"] = self.auxiliary.state_dict()
-        return state
+        state: dict[str, Any] = {}
+        for weights, moments, stepper, model in self._trained():
+            state[weights] = stepper.read(partial(trainable_state, model))
+            state[moments] = stepper.optimiser_state()
+        return state if self.auxiliary is None else state | {"auxiliary": self.auxiliary.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.actor.write(lambda: load_trainable_state(self.policy.model, state["policy"]))
-        self.actor.load_optimiser_state(state["actor_adam"])
-        critic, stepper = self.critic, self.critic_stepper
-        if critic is not None and stepper is not None:
-            stepper.write(lambda: load_trainable_state(critic, state["critic"]))
-            stepper.load_optimiser_state(state["critic_adam"])
+        for weights, moments, stepper, model in self._trained():
+            stepper.write(partial(load_trainable_state, model, state[weights]))
+            stepper.load_optimiser_state(state[moments])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
 

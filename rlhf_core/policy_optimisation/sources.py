@@ -50,15 +50,9 @@ class OnPolicy:
     What is random beyond the order of the prompts comes from the generator that `next` is given.
 
     Args:
-        policy, reference: who samples, and who is the anchor.
-        tokenizer: decodes responses.
-        prompts: all prompts.
-        sampling: how responses are drawn.
-        rollout_batch: responses per batch.
-        group_size: responses per prompt.
-        microbatch: responses per forward pass.
+        policy, reference, tokenizer, prompts, sampling, clock, generation_batch, on_generated: see `collect`.
+        rollout_batch, group_size, microbatch: responses per batch, per prompt, and per forward pass.
         seed: of the order of the prompts.
-        clock, generation_batch, on_generated: see `collect`.
     """
 
     def __init__(
@@ -94,9 +88,7 @@ class FixedSamples:
 
     Args:
         reference: scores the samples, once, at the start.
-        samples: all of them.
-        rollout_batch: responses per batch.
-        microbatch: responses per forward pass.
+        rollout_batch, microbatch: responses per batch, and per forward pass.
         seed: of their order.
     """
 

@@ -141,13 +141,7 @@ class Gate(Checked):
 
 def gate_metrics(reward: RewardOutput, gate: HierarchicalGate, penalty: Tensor) -> dict[str, float]:
     """Returns the share of open gates; pairs of a response above and one below the gate; and `violations`, the pairs
-    whose totals after KL no longer stand in that order.
-
-    Args:
-        reward: of a rollout batch.
-        gate: its combination.
-        penalty: [batch] float32, KL penalty of each response, as it is subtracted.
-    """
+    whose totals are in another order after KL, whose `penalty` [batch] float32 is subtracted."""
     above = gate.above(reward.parts)
     after = reward.sequence_totals() - penalty
     turned = after[above][:, None] <= after[~above][None, :]

@@ -40,16 +40,11 @@ def check_one_read(segmenter: str, aggregation: Aggregation, where: str) -> None
 
 
 def as_classifier(model: ScalarModel, head: str, pad_id: int, where: str) -> PreTrainedModel:
-    """Returns a sequence classifier on a reward model's own transformer and head, in float32.
-
-    Args:
-        model: the reward model; its transformer becomes the classifier's.
-        head: the head that is its reward; other heads are left out.
-        pad_id: of its tokenizer.
-        where: names the model.
+    """Returns a sequence classifier on a reward model's own transformer and one of its heads, in float32.
 
     Raises:
-        RecipeError: an architecture of which transformers has no classifier with one bias-free linear head.
+        RecipeError: an architecture of which transformers has no classifier with one bias-free linear head; `where`
+            names the model.
     """
     backbone, config = model.backbone.float(), copy.deepcopy(model.backbone.config)
     config.num_labels, config.pad_token_id, config.dtype = 1, pad_id, torch.float32

@@ -114,10 +114,11 @@ def _shared_evaluations(
         )
     )
     mask, positions = shared_prompt_mask(prompts, good, bad)
+    dtype = model.backbone.dtype  # every attention takes a mask of 0 and of the least number in the model's dtype
+    additive = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
     hidden = model.backbone(
-        input_ids=ids.to(device), attention_mask=_additive(mask, model)[:, None], position_ids=positions,
-        use_cache=False,
-    ).last_hidden_state  # fmt: skip
+        input_ids=ids.to(device), attention_mask=additive[:, None], position_ids=positions, use_cache=False
+    ).last_hidden_state
     evaluated = {}
     for head in heads:
         values = read_head(model.heads[head], hidden).squeeze(-1)
@@ -149,12 +150,6 @@ def _states(
         hidden=hidden.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])),
         heads=dict(model.projections.items()),
     )
-
-
-def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
-    """Returns a mask as every attention takes it: 0, or the least number, in the model's dtype."""
-    dtype = model.backbone.dtype
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def pair_loss(

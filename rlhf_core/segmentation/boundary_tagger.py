@@ -8,7 +8,6 @@ pre-training on unsegmented text is left out.
 from __future__ import annotations
 
 import json
-import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,14 +76,6 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenize
     return tokenizer
 
 
-def without_punctuation(gold: GoldText) -> GoldText:
-    """Returns the same sentences without the marks that end or divide them."""
-    kept = [place for place, letter in enumerate(gold.text) if letter not in ".,!?;:…。！？"]
-    text = "".join(gold.text[place] for place in kept)
-    ends = (bisect_left(kept, end) for end in gold.ends)
-    return GoldText(text, tuple(dict.fromkeys(len(text[:end].rstrip()) for end in ends if text[:end].strip())))
-
-
 def labelled_windows(
     gold: Sequence[GoldText], tokenizer: PreTrainedTokenizerBase, window: int
 ) -> list[tuple[list[int], list[int]]]:
@@ -136,12 +127,9 @@ def train_tagger(
         config, training: sizes and settings; `batch` counts windows.
         seed: of weights, order and dropout.
         on_step: sees (step from 1, steps, metrics).
-        device: where it is trained.
     """
     tokenizer = train_tokenizer([item.text for item in gold], config.vocabulary)
-    rng = random.Random(f"punctuation-{seed}")
-    bare = [without_punctuation(item) for item in gold if rng.random() < config.drop_punctuation]
-    windows = labelled_windows([*gold, *bare], tokenizer, config.window)
+    windows = labelled_windows(gold, tokenizer, config.window)
     model = build_tagger(config, tokenizer, seed).to(device or torch.device("cpu"))
     batches = LengthBucketedBatches([len(ids) for ids, _ in windows], seed=seed, rows_per_batch=training.batch)
     steps = training.steps(len(windows))

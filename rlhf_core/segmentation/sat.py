@@ -232,7 +232,6 @@ class TaggerConfig(Checked):
         vocabulary: tokens of its byte-level tokenizer.
         window: tokens that it sees at once.
         dropout: while training.
-        drop_punctuation: share of training windows without punctuation, so that words count, too.
     """
 
     layers: Annotated[int, at_least(1)] = 3
@@ -241,7 +240,6 @@ class TaggerConfig(Checked):
     vocabulary: Annotated[int, at_least(1)] = 1024
     window: Annotated[int, at_least(8)] = 126
     dropout: Annotated[float, between(0, 1, open_high=True)] = 0.1
-    drop_punctuation: Annotated[float, between(0, 1, open_high=True)] = 0.0
 
     def _check_together(self) -> None:
         if self.hidden % self.heads:

@@ -163,12 +163,8 @@ def constant(
     Args:
         name: the constant's, for errors.
         stated: a number, or `{value: number, <unit>: number}` with at least one of the two.
-        unit: the unit in which it may be stated.
-        resolve: (units, how many of them) -> number.
+        unit, resolve: in which it may be stated, and (units, how many of them) -> number.
         units: None where only numbers can be resolved.
-
-    Raises:
-        RecipeError: anything else, or units without the SFT policy's rewards.
     """
     if not isinstance(stated, Mapping):
         return _number(name, stated)
@@ -203,13 +199,8 @@ def _step(spec: Mapping[str, Any], units: SftUnits | None) -> Elementwise:
 
 
 def build_shaping(spec: Any, units: SftUnits | None = None) -> Chain:
-    """Returns the shaping that a recipe's `shaping` field says.
+    """Returns the shaping that a recipe's `shaping` field says: mappings with a `kind` of `SHAPINGS` and its options.
 
-    Args:
-        spec: a mapping with a `kind` of `SHAPINGS` and its options, or a list of such.
-        units: the SFT policy's rewards and lengths, where a constant is stated in units of them.
-
-    Raises:
-        RecipeError: an unknown kind, option or unit, with the nearest known; a value out of range.
+    Constants may be stated in units of the SFT policy's rewards and lengths, where these are known.
     """
     return Chain(tuple((str(step["kind"]), _step(step, units)) for step in steps_of(spec)))

@@ -37,14 +37,12 @@ def train(
 
     Args:
         model: trained in place.
-        loss: of the rows of a microbatch.
+        loss, weight: of the rows of a microbatch, and what a batch's loss sum is divided by.
         batches: row indices per step, without end.
         steps: optimiser steps in all, those before a resumption included.
-        config: settings.
         on_step: sees (step from 1, metrics).
-        weight: what a batch's loss sum is divided by.
-        resume: a state that `on_checkpoint` got: model, optimiser, data position and step. The rest of the run is
-            then bitwise that of an uninterrupted one, given the same state of the global random generators.
+        resume: a state that `on_checkpoint` got. The rest of the run is then bitwise that of an uninterrupted one,
+            given the same state of the global random generators.
         on_checkpoint: sees (step, function that returns the loop's state) after `on_step`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Teachers, which correct wrong solutions: an OpenAI-compatible endpoint, a local model, or the testbed's oracle."""
+"""Teachers, which correct wrong solutions: an OpenAI-compatible endpoint, or the testbed's oracle."""

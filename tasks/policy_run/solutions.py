@@ -91,15 +91,8 @@ def imitation_loss(
             file=GENERATED_FILE,
             remedy="Train a better generative reward model, or leave 'imitation' out of the row",
         )
-    loss = Imitation(
-        made.sequences,
-        made.weights,
-        batch=settings.batch,
-        microbatch=microbatch,
-        coefficient=settings.coefficient,
-        seed=seed,
-    )
-    return loss, made
+    size = settings.batch
+    return Imitation(made, batch=size, microbatch=microbatch, coefficient=settings.coefficient, seed=seed), made
 
 
 #: Wrong samples whose credit is noted, and how many of them are kept for pictures.

@@ -17,11 +17,10 @@ from transformers import AutoTokenizer
 from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
-from tasks.running.artifacts import digest, read_jsonl
+from tasks.running.artifacts import read_jsonl
 from tests.model_families import FAMILIES, published
 from tests.tasks.golden_runs import SETTINGS, GoldenRuns
 from tests.tasks.golden_settings import SUPERVISED
-from tests.tasks.killing import killed_at_a_checkpoint
 
 #: From data to an evaluated policy.
 CHAIN = ("dialogue", "dialogue-tokenizer", "sft", "entropies", "model-segment", "fit-segment", "segment")
@@ -142,19 +141,6 @@ def test_every_other_stage_runs_on_a_family(family: str, tmp_path: Path) -> None
     assert made.read("best_of_n")["reward/alpaca/2"] >= made.read("best_of_n")["reward/alpaca/1"]
     sections = [made.read("reward_bench")[name] for name in ("chat", "chat_hard", "safety", "reasoning")]
     assert made.read("reward_bench")["average"] == pytest.approx(sum(sections) / 4)
-
-
-@pytest.mark.platform
-def test_killed_stages_of_an_encoder_decoder_end_as_ones_never_killed(
-    tmp_path: Path,
-) -> None:
-    made = started("t5", tmp_path, ["dialogue"])
-    for name in CHAIN[1:]:
-        made.run(name)
-    for name in ("sft", "model-segment", "segment"):
-        with killed_at_a_checkpoint():
-            made.run(name, out=tmp_path / "killed" / name)
-        assert digest(made.run(name, out=tmp_path / "killed" / name)) == digest(made.result(name)), name
 
 
 def test_a_folder_that_only_sentencepiece_reads_says_so(tmp_path: Path) -> None:

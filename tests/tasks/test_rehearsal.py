@@ -15,7 +15,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest
 from rlhf_core.reasoning.rewriting import WrongSolution
-from rlhf_core.teachers.language_models import REWRITE, teacher_prompt
+from rlhf_core.teachers.choices import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import Request
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import POLICIES, ToyTokenizer, batch_of, random_rows, tiny_critic
+from tiny_models import POLICIES, batch_of, random_rows, tiny_critic
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
@@ -18,14 +17,9 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.models.sampling import Sampling
-from rlhf_core.policy_optimisation.config import optimiser_config
-from rlhf_core.policy_optimisation.experience import EncodedPrompt
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-from rlhf_core.policy_optimisation.sources import OnPolicy
-from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rollout import RolloutBatch
 from rlhf_core.stepper import PlainStepper, stepper_of, use_deepspeed
+from tests.rlhf_core.policy_optimisation.test_compositions import run_of
 
 HALF = torch.bfloat16
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
@@ -109,34 +103,16 @@ def test_float32_and_double_models_are_trained_as_they_are(deepspeed: Any) -> No
         stepper_of(line(), "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
 
 
-def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:
-    total = (batch.responses.ids.float() / 50 - 0.5) * batch.responses.mask
-    return RewardOutput(total, {"ids": total}, {})
-
-
-def run_of(name: str, policy: Policy, iterations: int = 2, seed: int = 0) -> PolicyOptimiser:
-    critic_lr = {"critic_lr": 1e-3} if name == "ppo" else {}
-    config = optimiser_config(
-        name, iterations=iterations, rollout_batch=8, minibatch=8, microbatch=4, epochs=2, actor_lr=1e-3, **critic_lr,
-        **({"group_size": 4} if name == "grpo" else {}),
-    )  # fmt: skip
-    policy, reference = copy.deepcopy(policy), copy.deepcopy(policy)
-    critic = ScalarModel.from_language_model(copy.deepcopy(policy.model), heads=("value",), bias=True)
-    tokenizer: Any = ToyTokenizer()
-    prompts = [EncodedPrompt(row, str(row), {"id": str(row)}) for row in PROMPTS]
-    source = OnPolicy(
-        policy, reference, tokenizer, prompts, Sampling(5), rollout_batch=8, group_size=config.group_size,
-        microbatch=4, seed=0,
-    )  # fmt: skip
-    given = critic if config.has_critic else None
-    return PolicyOptimiser(policy, likes_large_tokens, source, config, seed, critic=given)
+def run_from(name: str, policy: Policy, seed: int = 0) -> PolicyOptimiser:
+    sizes = {"iterations": 2, "minibatch": 8, "microbatch": 4, "epochs": 2, "max_grad_norm": 1.0}
+    return run_of(name, start=policy, seed=seed, **sizes)
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_an_update_in_bf16_is_near_that_in_float32(name: str) -> None:
     """From the same rollouts: losses, gradients and the float32 copies after the step."""
     kind = "decoder"  # the tiny encoder-decoder's attention is so sharp that single tokens decide its gradient
-    whole, half = (run_of(name, policy) for policy in pair(kind))
+    whole, half = (run_from(name, policy) for policy in pair(kind))
     batch = whole.source.next(whole.generator)
     metrics = [run.update(run.experience(batch)) for run in (whole, half)]
     for found in ("policy_loss", "grad_norm"):
@@ -155,16 +131,16 @@ def test_an_update_in_bf16_is_near_that_in_float32(name: str) -> None:
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_a_resumed_run_in_bf16_is_bitwise_the_uninterrupted_one(kind: str, name: str) -> None:
     half = pair(kind)[1]
-    straight = run_of(name, half)
+    straight = run_from(name, half)
     history = [straight.iterate()[0] for _ in range(2)]
     assert abs(history[0]["kl"]) < 0.2
     assert history[0]["logprob_gap_max"] < 0.3
-    first = run_of(name, half)
+    first = run_from(name, half)
     first.iterate()
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
-    resumed = run_of(name, half, seed=9)
+    resumed = run_from(name, half, seed=9)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert resumed.iterate()[0] == history[1]
     for a, b in zip(resumed.policy.model.parameters(), straight.policy.model.parameters(), strict=True):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation.boundary_tagger import GoldText, sentence_scores, without_punctuation
+from rlhf_core.segmentation.boundary_tagger import GoldText, sentence_scores
 from rlhf_core.segmentation.sat import SPLIT_MARKERS, SaT, load_splitter, split_long, text_digest
 
 
@@ -89,12 +89,6 @@ def test_segments_end_at_boundary_tokens_and_eos_belongs_to_none() -> None:
     assert segmentation.spans(0) == [(0, 2), (2, 4), (4, 4), (4, 5)]
     assert segmentation.index[0].tolist() == [0, 0, 1, 1, 3, -1]
     assert [segmentation.spans(i) for i in (1, 2, 3)] == [[(0, 2)], [(0, 1)], [(0, 1), (1, 2)]]
-
-
-def test_a_text_without_punctuation_keeps_its_sentences() -> None:
-    bare = without_punctuation(GoldText("One, two. Three! ...", (9, 16, 20)))
-    assert bare.text == "One two Three "
-    assert bare.ends == (7, 13)
 
 
 def statements(n: int, seed: int = 0) -> list[GoldText]:

@@ -1,4 +1,4 @@
-"""The three teachers behind one interface."""
+"""The teachers behind one interface."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.encoding import Encoder, Limits
-from rlhf_core.data.templates import chat_template
-from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-from rlhf_core.models.loading import build_language_model
-from rlhf_core.models.policy import policy_of
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import split_steps
-from rlhf_core.teachers.language_models import LOCATE, REWRITE, EndpointTeacher, LocalTeacher, exemplars, teacher_prompt
+from rlhf_core.teachers.choices import LOCATE, REWRITE, EndpointTeacher, exemplars, teacher_prompt
 from rlhf_core.testbed.oracle import OracleTeacher
 from tests.rlhf_core.evaluation.judges.test_openai_endpoint import FakeEndpoint, completion
 
@@ -106,17 +101,3 @@ def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: FakeEndpoint, tmp
     assert again.correct([WRONG]) == first.correct([WRONG])
     assert (again.costs()["calls"], again.costs()["from_cache"], again.costs()["cost"]) == (0, 2, 0)
     assert len(asked) == 2
-
-
-def test_a_local_model_answers_from_its_cache_the_second_time(tmp_path: Path) -> None:
-    tokenizer = train_byte_level_bpe([teacher_prompt(LOCATE, WRONG)] * 4, 320)
-    encoder = Encoder(tokenizer, chat_template("plain"), Limits(prompt=1200, total=1240))
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    architecture = {"model_type": "llama", "max_position_embeddings": 1300, **shape}
-    policy = policy_of(build_language_model(architecture, tokenizer, 0), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
-    teachers = [LocalTeacher(policy, encoder, "small", tmp_path / "cache.jsonl", 4) for _ in range(2)]
-    said = [teacher.correct([WRONG]) for teacher in teachers[:1]]
-    teachers[1] = LocalTeacher(policy, encoder, "small", tmp_path / "cache.jsonl", 4)
-    assert teachers[1].correct([WRONG]) == said[0]
-    assert teachers[0].costs()["calls"] == 2
-    assert (teachers[1].costs()["calls"], teachers[1].costs()["from_cache"]) == (0, 2)
