@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,8 +32,10 @@ class Imitation:
     """Weighted negative log-likelihood of given responses, divided by the number of weighted tokens.
 
     Args:
-        examples: what is imitated.
-        batch, microbatch: sequences per optimiser step, and per forward pass.
+        sequences: prompts and the responses to imitate.
+        weights: one number per response token; tokens of weight 0 do not count.
+        batch: sequences per optimiser step.
+        microbatch: sequences per forward pass.
         coefficient: factor on the loss.
         seed: of their order.
 
@@ -43,17 +45,31 @@ class Imitation:
     name = "imitation_loss"
 
     def __init__(
-        self, examples: Weighted, *, batch: int, microbatch: int, coefficient: float = 1.0, seed: int = 0
+        self,
+        sequences: Sequence[EncodedSequence],
+        weights: Sequence[Sequence[float]],
+        *,
+        batch: int,
+        microbatch: int,
+        coefficient: float = 1.0,
+        seed: int = 0,
     ) -> None:
-        self.examples, self.microbatch, self.coefficient = examples, microbatch, coefficient
-        self.passes = Passes(len(examples.sequences), batch, f"imitation-{seed}")
+        if batch < 1 or microbatch < 1:
+            raise RecipeError(f"batch is {batch} and microbatch {microbatch}; both must be at least 1")
+        for i, (sequence, row) in enumerate(zip(sequences, weights, strict=True)):
+            if len(sequence.response) != len(row):
+                raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
+        self.sequences, self.weights = sequences, weights
+        self.microbatch, self.coefficient = microbatch, coefficient
+        self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
         """Yields the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass."""
-        rows, target = self.passes.next(), WeightedLikelihood(policy, self.examples)
-        counted = max(1.0, target.weight(rows))
+        rows = self.passes.next()
+        counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
         for chosen, counts in distributed.shares(rows, self.microbatch):
-            yield (self.coefficient if counts else 0.0) * target.loss(chosen)[0] / counted
+            sequences, weights = [self.sequences[i] for i in chosen], [self.weights[i] for i in chosen]
+            yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
 
     def state_dict(self) -> dict[str, Any]:
         return {"passes": self.passes.state_dict()}

@@ -90,11 +90,9 @@ class WeightedLikelihood:
             )
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        statistics, mask = sequence_statistics(self.policy, [self.examples.sequences[i] for i in rows])
-        weights = torch.zeros(mask.shape)
-        for place, row in enumerate(self.examples.weights[i] for i in rows):
-            weights[place, : len(row)] = torch.tensor(list(row))
-        return -(weights.to(mask.device) * statistics.logprobs).sum(), self.weight(rows), {}
+        sequences = [self.examples.sequences[i] for i in rows]
+        weights = [self.examples.weights[i] for i in rows]
+        return weighted_nll(self.policy, sequences, weights), self.weight(rows), {}
 
     def weight(self, rows: Sequence[int]) -> float:
         return float(sum(self.counts[i] for i in rows))

@@ -91,8 +91,15 @@ def imitation_loss(
             file=GENERATED_FILE,
             remedy="Train a better generative reward model, or leave 'imitation' out of the row",
         )
-    size = settings.batch
-    return Imitation(made, batch=size, microbatch=microbatch, coefficient=settings.coefficient, seed=seed), made
+    loss = Imitation(
+        made.sequences,
+        made.weights,
+        batch=settings.batch,
+        microbatch=microbatch,
+        coefficient=settings.coefficient,
+        seed=seed,
+    )
+    return loss, made
 
 
 #: Wrong samples whose credit is noted, and how many of them are kept for pictures.

@@ -31,7 +31,6 @@ from rlhf_core.rewards.function import FunctionScorer
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.signals import Sequence
-from rlhf_core.supervised.recipes import Weighted
 
 SIZES: dict[str, Any] = {
     "iterations": 3, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 1, "actor_lr": 1e-3,
@@ -82,7 +81,7 @@ def run_of(
         source = OnPolicy(policy, reference, tokenizer, prompts, Sampling(5), group_size=config.group_size, **sizes)
     sequences = [EncodedSequence(p, r) for p, r in zip(PROMPTS, ROWS, strict=True)]
     weights = [[1.0] * len(row) for row in ROWS]
-    auxiliary = Imitation(Weighted(sequences, weights), batch=3, microbatch=2, seed=seed) if imitate else None
+    auxiliary = Imitation(sequences, weights, batch=3, microbatch=2, seed=seed) if imitate else None
     critic = None
     if config.has_critic and start is None:
         critic = copy.deepcopy(fresh_critic(kind))
@@ -242,7 +241,7 @@ def test_the_imitation_loss_is_divided_by_the_weighted_tokens(kind: str) -> None
     policy = POLICIES[kind](1)
     sequences = [EncodedSequence(PROMPTS[0], ROWS[0]), EncodedSequence(PROMPTS[2], ROWS[2])]
     weights = [[1.0, 0.5, 0.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0]]
-    parts = list(Imitation(Weighted(sequences, weights), batch=2, microbatch=1, coefficient=2.0).parts(policy))
+    parts = list(Imitation(sequences, weights, batch=2, microbatch=1, coefficient=2.0).parts(policy))
     expected = 0.0
     for sequence, row in zip(sequences, weights, strict=True):
         batch = batch_of([sequence.prompt], [sequence.response])
