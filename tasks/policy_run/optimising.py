@@ -87,15 +87,7 @@ def shortened(training: RewardTraining, settings: PolicyScale, solved: Solved | 
 
 
 class Optimising:
-    """A running policy optimisation: its optimiser, the alarm, and the notes after each step.
-
-    Args:
-        run: gets history, rollouts and checkpoints.
-        training: settings of the optimiser, its rollouts and the alarm.
-        reward: what is optimised.
-        prompts: of rollouts.
-        solved: sampled solutions, of rows that learn from them.
-    """
+    """A running policy optimisation: its optimiser, the alarm, and the notes after each step."""
 
     def __init__(
         self,
