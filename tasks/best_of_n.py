@@ -116,14 +116,7 @@ def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> t
 def win_rates(
     chosen: Sequence[tuple[PooledAnswers, str]], judges: Mapping[str, Any], template: str, world: Any
 ) -> dict[str, float]:
-    """Returns the win rates of choices over the greedy answers, by judge.
-
-    Args:
-        chosen: prompts with their greedy answer and sampled responses, each with the chosen response.
-        judges: by name.
-        template: prompt of the judges.
-        world: of the testbed, for true rewards; None elsewhere.
-    """
+    """Returns the win rates of chosen responses over the greedy answers, by judge and by the testbed's true rewards."""
     found: dict[str, float] = {}
     pairs = [JudgedPair(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]}) for row, text in chosen]
     for name, judge in judges.items():

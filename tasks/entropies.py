@@ -26,13 +26,11 @@ SPLITS = ("train", "validation", "ood")
 
 def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, float]:
     """Cutoffs in nats by name; quantiles are taken of `entropies`."""
-    resolved = {}
-    for name, rule in spec.cutoffs.items():
-        if rule.nats is not None:
-            resolved[name] = float(rule.nats)
-        else:
-            resolved[name] = float(torch.quantile(entropies[:1_000_000], float(rule.quantile or 0)))
-    return resolved
+    known = entropies[:1_000_000]
+    return {
+        name: float(torch.quantile(known, float(rule.quantile or 0)) if rule.nats is None else rule.nats)
+        for name, rule in spec.cutoffs.items()
+    }
 
 
 def levels(train: torch.Tensor) -> dict[str, float]:

@@ -177,11 +177,6 @@ def quality(
 ) -> dict[str, float]:
     """Measures locating and rewriting on held-out questions, beside the teacher where both rewrites are right
     (Figure 4).
-
-    Args:
-        material: with the teacher's rows.
-        found: the model's rows by sample id.
-        located_right: of held-out right predictions, whether the model calls them correct.
     """
     asked = [each for each in material.wrong if not material.learnt(each)]
     taught = [material.rewrites[each.id] for each in asked]

@@ -43,10 +43,9 @@ from tasks.graph.items import data_name, sft_name
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.policy_run.given_texts import supervised_trainer
 from tasks.policy_run.hacking_watch import HackingWatch, PeakEvaluation, measure_hacking, peak_evaluation
-from tasks.policy_run.optimising import reward_trainer
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, noting_divergence, start_run
+from tasks.policy_run.training import reward_trainer, supervised_trainer
 from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import Metrics

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlhf_core.data.batching import rows_by_length
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.normalisers import NoNormaliser
@@ -125,7 +126,6 @@ def sample(
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
     prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))
     # token values do not depend on the segmenter, which a scorer must have
     bandit, heads = build_segmenter({"kind": "bandit"}), dict[str, RewardModelScorer]()
@@ -133,15 +133,14 @@ def sample(
         heads = {f"values.{h}": RewardModelScorer(scorer.model, bandit, head=h) for h in scorer.model.heads}
     columns = {name: [torch.zeros(0)] * len(prompts) for name in ("ids", "entropies", *heads)}
     ended, rewards = torch.zeros(len(prompts), dtype=torch.bool), torch.zeros(len(prompts))
-    batches = [order[start : start + spec.batch] for start in range(0, len(order), spec.batch)]
+    batches = rows_by_length([len(prompt.ids) for prompt in prompts], spec.batch)
     with progress(f"references seed {seed}", len(batches)) as advance:
         for places in batches:
             chosen = [prompts[i] for i in places]
             # the SFT model is its own reference policy
             batch = collect(policy, policy, encoder.tokenizer, chosen, spec.sampling, generator)
             entropies = batch.responses.entropies
-            if entropies is None:
-                raise RecipeError(f"{sft}: the policy gives no entropies, which reference responses are kept with")
+            assert entropies is not None
             found = {"ids": batch.responses.ids.int(), "entropies": entropies}
             found |= {name: head.token_values(batch) for name, head in heads.items()}
             if isinstance(scorer, RolloutTexts):

@@ -9,6 +9,7 @@ cached answer is not paid for twice. Source: RLMEC, section 4.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,17 +28,6 @@ from tasks.running.result_rows import VerifiedRewrite
 from tasks.running.stage import PageEntry, stage
 
 VERSION = 1
-
-
-def build_teacher(spec: TeacherSpec) -> Teacher:
-    """Returns the teacher of a spec.
-
-    Raises:
-        RecipeError: an unknown kind or option.
-    """
-    options = {name: expanded(f"options.{name}", value) for name, value in spec.options.items()}
-    teacher: Teacher = typed(TEACHERS[spec.kind], options, "options").teacher(load_policy)
-    return teacher
 
 
 def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
@@ -65,10 +55,7 @@ def ground_truth_distance(
 ) -> dict[str, float]:
     """Returns the edit distances in tokens from accepted predictions to the true solutions (Figure 4)."""
 
-    def tokens(text: str) -> list[int]:
-        ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
+    tokens = partial(encoder.tokenizer.encode, add_special_tokens=False)
     distances = [
         edit_distance(tokens(each.prediction), tokens(str(each.question["solution"])))
         for row, each in zip(rows, wrong, strict=True)
@@ -89,7 +76,8 @@ def make_rewrites(
     result: Path,
 ) -> None:
     """Has the wrong samples corrected and verifies the corrections."""
-    teacher = build_teacher(spec)
+    options = {name: expanded(f"options.{name}", value) for name, value in spec.options.items()}
+    teacher: Teacher = typed(TEACHERS[spec.kind], options, "options").teacher(load_policy)
     encoder = load_encoder(data, sft / "model")
     wrong = wrong_solutions(read_jsonl(samples / "samples.jsonl"), read_jsonl(data / "questions.jsonl"))
     rows = [

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from tests.small_repository import PROJECT, clean_environment, command, write_yaml
-from tests.tasks.golden_settings import DATA, SUPERVISED, policy_scale
-from tests.tasks.golden_settings import SETTINGS as GOLDEN
+from tests.tasks.golden_runs import SETTINGS, SHARED
 
 DOCUMENT = PROJECT / "docs" / "adding.md"
 BLOCK = re.compile(r"^```python\n# ([A-Z_]+), ([\w/]+\.py): (\"(\w+)\": (\w+),)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -133,7 +132,7 @@ def pages(named: dict[str, str], *, own: bool) -> dict[str, dict[str, Any]]:
     }
     taught = {"kind": "rft", "additional": "teacher"}
     drawn = {"max_new_tokens": 12, "engine": named["ENGINES"]}
-    sizes = {name: value for name, value in GOLDEN["policy/ppo"]["optimiser"].items() if name != "critic_lr"}
+    sizes = {name: value for name, value in SETTINGS["policy/ppo"]["optimiser"].items() if name != "critic_lr"}
     scale = "params/scales/testbed"
     rows: dict[str, Any] = {
         "rewarded": {
@@ -146,9 +145,9 @@ def pages(named: dict[str, str], *, own: bool) -> dict[str, dict[str, Any]]:
         },
         "taught": {"kind": "supervised", "backbone": "reasoner", "settings": "texts", "optimiser": taught},
     }  # fmt: skip
-    evaluation = {**GOLDEN["evaluation"], "only": ["alpaca"], "judge": {"kind": named["JUDGES"]}}
-    reasoner = {**GOLDEN["reasoner"], "data": "sums", "tokenizer": "sums", "evaluation": "sums"}
-    fitted = {**GOLDEN["normaliser"], **({"own": [named["NORMALISERS"]]} if own else {})}
+    evaluation = {**SETTINGS["evaluation"], "only": ["alpaca"], "judge": {"kind": named["JUDGES"]}}
+    reasoner = {**SETTINGS["reasoner"], "data": "sums", "tokenizer": "sums", "evaluation": "sums"}
+    fitted = {**SETTINGS["normaliser"], **({"own": [named["NORMALISERS"]]} if own else {})}
     return {
         "params/toys/rows.yaml": {name: {"title": name.capitalize(), **row} for name, row in rows.items()},
         "params/toys/reward_models.yaml": {
@@ -159,18 +158,19 @@ def pages(named: dict[str, str], *, own: bool) -> dict[str, dict[str, Any]]:
             "compared": {"title": "Compared", "backbone": "tiny", "holistic": "whole", "aspects": ["modest", "long"]}
             | {"rule": {"kind": named["RULES"]}},
         },
-        f"{scale}/data.yaml": {"dialogue": GOLDEN["data/dialogue"], "sums": DATA["data/mathematics"]},
-        f"{scale}/tokenizers.yaml": {"dialogue": GOLDEN["tokenizer"], "sums": GOLDEN["question_tokenizer"]},
-        f"{scale}/evaluation.yaml": {"dialogue": evaluation, "sums": GOLDEN["question_evaluation"]},
-        f"{scale}/backbones.yaml": {"tiny": GOLDEN["backbone"], "reasoner": reasoner},
-        f"{scale}/aspects.yaml": {"modest": {"aspect": {"kind": named["ASPECTS"]}}, "long": GOLDEN["aspects/length"]},
+        f"{scale}/data.yaml": {"dialogue": SETTINGS["data/dialogue"], "sums": SETTINGS["data/mathematics"]},
+        f"{scale}/tokenizers.yaml": {"dialogue": SETTINGS["tokenizer"], "sums": SETTINGS["question_tokenizer"]},
+        f"{scale}/evaluation.yaml": {"dialogue": evaluation, "sums": SETTINGS["question_evaluation"]},
+        f"{scale}/backbones.yaml": {"tiny": SETTINGS["backbone"], "reasoner": reasoner},
+        f"{scale}/aspects.yaml": {"modest": {"aspect": {"kind": named["ASPECTS"]}}, "long": SETTINGS["aspects/length"]},
         f"{scale}/policy.yaml": {
-            "sizes": policy_scale(sizes, sampling=drawn),
-            "texts": {"optimiser": {**SUPERVISED, "batch": 8, "microbatch": 8}},
+            "sizes": {**SHARED["policy"], "optimiser": sizes, "sampling": drawn},
+            "texts": {"optimiser": {**SHARED["supervised"], "batch": 8, "microbatch": 8}},
         },
         f"{scale}/stages.yaml": {
-            "reward_model": GOLDEN["training"], "normaliser": fitted, "selection": GOLDEN["selection_scale"],
-            "samples": GOLDEN["samples"], "teacher": {**GOLDEN["teacher"], "kind": named["TEACHERS"], "options": {}},
+            "reward_model": SETTINGS["training"], "normaliser": fitted, "selection": SETTINGS["selection_scale"],
+            "samples": SETTINGS["samples"],
+            "teacher": {**SETTINGS["teacher"], "kind": named["TEACHERS"], "options": {}},
         },
         "params.yaml": {"demo": {}, "suite": {"seeds": [0], "scale_seeds": {"default": [0]}}},
     }  # fmt: skip

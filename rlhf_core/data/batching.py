@@ -65,8 +65,15 @@ class LengthBucketedBatches:
         self._epoch, self._index = state["epoch"], state["index"]
 
 
-def own_rows_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yields this rank's rows in batches of similar length, the shortest first."""
-    order = distributed.own(sorted(range(len(lengths)), key=lengths.__getitem__))
-    for start in range(0, len(order), size):
-        yield list(order[start : start + size])
+def rows_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Returns all rows in batches of similar length, the shortest first."""
+    return _batches(sorted(range(len(lengths)), key=lengths.__getitem__), size)
+
+
+def own_rows_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Returns this rank's rows in batches of similar length, the shortest first."""
+    return _batches(distributed.own(sorted(range(len(lengths)), key=lengths.__getitem__)), size)
+
+
+def _batches(order: Sequence[int], size: int) -> list[list[int]]:
+    return [list(order[start : start + size]) for start in range(0, len(order), size)]

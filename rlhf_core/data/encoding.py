@@ -168,14 +168,8 @@ class Encoder:
         return [*prompt, *encode_text(self.tokenizer, self.opening)] if self.opening else prompt
 
     def sampled(self, row: Mapping[str, Any], response: str, drawn: int, longest: int) -> EncodedSequence:
-        """Returns the prompt and response ids of an answer as it was sampled: without EOS where the length limit cut
-        it.
-
-        Args:
-            row: the prompt's row.
-            response: the answer's text.
-            drawn: how many tokens it had.
-            longest: the limit under which it was sampled.
+        """Returns the prompt and response ids of an answer of `drawn` tokens as it was sampled: without EOS where the
+        limit of `longest` tokens cut it.
         """
         made = self.sequence(row, response)
         cut = drawn >= longest and len(made.response) > 1 and made.response[-1] == self.eos_id

@@ -105,10 +105,6 @@ class Screening:
     def apply(self, lines: Lines, kind: RecordType) -> tuple[list[Record], QuarantineSummary]:
         """Returns the good rows of a file in order, and the summary of the others.
 
-        Args:
-            lines: rows and broken lines of one file.
-            kind: the record type that they must satisfy.
-
         Raises:
             DataError: too many bad rows, or no good one; names the first bad rows.
         """

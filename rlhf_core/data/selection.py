@@ -75,11 +75,6 @@ class PreferenceFilter(Checked):
     ) -> tuple[list[Record], Counter[str]]:
         """Returns rows that stay, in order, and {reason: rows removed}; a row counts under its first reason.
 
-        Args:
-            rows: preference pairs.
-            count_tokens: tokens of a text.
-            file: where the rows come from, for the message.
-
         Raises:
             DataError: nothing stays.
         """

@@ -45,11 +45,6 @@ class LearntSolutions(Checked):
     def choose(self, samples: Sequence[Row], rewritten: Collection[str], seed: int) -> list[Row]:
         """Returns the samples that stay, in their order.
 
-        Args:
-            samples: all.
-            rewritten: ids of wrong ones with an accepted rewrite.
-            seed: of the draw.
-
         Raises:
             DataError: none stays.
         """

@@ -104,13 +104,8 @@ class ChatTemplate:
     def dialogue_ids(
         self, tokenizer: PreTrainedTokenizerBase, messages: Messages, answer: str, *, ended: bool = True
     ) -> list[int]:
-        """Returns the token ids of a dialogue with its answer, as a classifier reads them.
-
-        Args:
-            tokenizer, messages: as of `prompt_ids`.
-            answer: its text.
-            ended: whether the answer is complete; one that a limit cut is not closed.
-        """
+        """Returns the token ids of a dialogue with its answer, as a classifier reads them; an answer that a limit cut
+        (`ended` is false) is not closed."""
         ids = [*self.prompt_ids(tokenizer, messages), *encode_text(tokenizer, answer)]
         return [*ids, self.eos_id(tokenizer)] if ended else ids
 

@@ -39,36 +39,29 @@ def pair_example(row: Mapping[str, Any], clauses: Sequence[Any] = ()) -> dict[st
     return kept | {"kind": "normal", "true_clauses": list(clauses)}
 
 
-def drawn_pairs(world: Any, spec: DrawnSpec) -> tuple[Sets, dict[str, Any]]:
-    """Returns the preference sets that a testbed's world draws, and facts about them for data.json.
+def drawn_sets(world: Any, spec: DrawnSpec, version: int, *shares: float) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets that every world of the testbed draws alike, and facts about them for data.json; `shares` are of
+    its SFT examples.
 
     The facts are the Bayes ceiling of each split and the annotator where its temperature is found by calibration.
     """
     from rlhf_core.testbed import annotator_of, bayes_ceiling
 
-    annotator = annotator_of(spec.annotator, world)
+    seed, rows, annotator = spec.seed, spec.rows, annotator_of(spec.annotator, world)
     pairs = {
-        split: world.preference_pairs(spec.rows[f"preference_{split}"], spec.seed + offset, annotator, draw)
+        split: world.preference_pairs(rows[f"preference_{split}"], seed + offset, annotator, draw)
         for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2))
     }
-    ceilings = {split: bayes_ceiling(rows, annotator) for split, rows in pairs.items()}
+    ceilings = {split: bayes_ceiling(drawn, annotator) for split, drawn in pairs.items()}
     calibrated = {"annotator": asdict(annotator)} if spec.annotator.get("temperature") == CALIBRATED else {}
-    sets = {f"preference.{split}": rows for split, rows in pairs.items()}
-    return sets, {**calibrated, "bayes_ceiling": ceilings}
-
-
-def drawn_sets(world: Any, spec: DrawnSpec, version: int) -> tuple[Sets, dict[str, Any]]:
-    """Returns the sets that every world of the testbed draws alike, and facts about them for data.json."""
-    seed, rows = spec.seed, spec.rows
-    pairs, facts = drawn_pairs(world, spec)
     sets = {
-        "sft": world.sft_examples(rows["sft"], seed),
-        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
+        "sft": world.sft_examples(rows["sft"], seed, *shares),
+        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1, *shares),
         "prompts": world.prompts(rows["prompts"], seed, "train"),
-        **pairs,
-        "examples": [pair_example(r, r["meta"]["chosen_clauses"]) for r in pairs["preference.validation"][:8]],
+        **{f"preference.{split}": drawn for split, drawn in pairs.items()},
+        "examples": [pair_example(row, row["meta"]["chosen_clauses"]) for row in pairs["validation"][:8]],
     }
-    return sets, {"world": {"version": version, "seed": spec.world_seed}, **facts}
+    return sets, {"world": {"version": version, "seed": spec.world_seed}, **calibrated, "bayes_ceiling": ceilings}
 
 
 def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:

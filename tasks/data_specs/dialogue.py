@@ -16,7 +16,7 @@ from tasks.data_specs.data_sets import (
     Sets,
     alpaca_calibration,
     benchmark_row,
-    drawn_pairs,
+    drawn_sets,
     source_facts,
     source_of,
     split_off,
@@ -35,18 +35,10 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
 
     world = World(spec.world_seed, dials=spec.dials, padding=spec.padding, wrong_share=spec.wrong_share)
     seed, rows = spec.seed, spec.rows
-    pairs, facts = drawn_pairs(world, spec)
-    sets: dict[str, list[dict[str, Any]]] = {
-        "sft": [
-            *world.sft_examples(rows["sft"], seed, spec.follow_up_share),
-            *world.task_examples(rows["tasks"], seed),
-        ],
-        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1, spec.follow_up_share),
-        "prompts": world.prompts(rows["prompts"], seed, "train"),
-        "arithmetic.seen": world.arithmetic(rows["arithmetic"], seed + 1, "seen"),
-        "arithmetic.unseen": world.arithmetic(rows["arithmetic"], seed + 1, "unseen"),
-        **pairs,
-    }
+    sets, facts = drawn_sets(world, spec, world.version, spec.follow_up_share)
+    sets["sft"] += world.task_examples(rows["tasks"], seed)
+    for split in ("seen", "unseen"):
+        sets[f"arithmetic.{split}"] = world.arithmetic(rows["arithmetic"], seed + 1, split)
     for name, split in (("alpaca", "test"), ("arena", "arena"), ("ood", "ood"), ("mtbench", "mtbench")):
         items = []
         for row in world.prompts(rows["benchmark"], seed + 1, split):
@@ -64,8 +56,8 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
         sets[f"functions.{name}"] = world.functions(rows["functions"], seed + 1, split)
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
-    dials = {"dials": moved} if (moved := spec.dials.moved()) else {}
-    return sets, {"world": {"version": world.version, "seed": spec.world_seed, **dials}, **facts}
+    facts["world"] |= {"dials": moved} if (moved := spec.dials.moved()) else {}
+    return sets, facts
 
 
 def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any]]) -> list[dict[str, Any]]:

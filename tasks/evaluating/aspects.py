@@ -158,15 +158,8 @@ def write_scores(
     holistic: Path,
     models: Sequence[Path],
 ) -> dict[str, float]:
-    """Writes scores.jsonl: each answer by the normalised holistic reward and by every aspect of the selection.
-
-    Args:
-        result: of the policy stage.
-        answers: rows with id, prompt, meta, response and n_tokens.
-        longest: the limit under which they were drawn.
-        selection: result of `selection`.
-        holistic: result of `reward_model`: the one that the selection compared with.
-        models: results of the aspect models.
+    """Writes scores.jsonl: each answer, drawn under the limit `longest`, by the normalised holistic reward and by every
+    aspect of the selection.
 
     Returns:
         Their means as `score/<name>`.

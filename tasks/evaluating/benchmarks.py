@@ -29,14 +29,8 @@ ON_PAIRS = ("directory", "huggingface")
 def measure_tasks(
     data: Path, policy: Policy, encoder: Encoder, config: EvaluationConfig, generations: list[Generation]
 ) -> tuple[Metrics, dict[str, Any]]:
-    """Returns the metrics of every task of a data set in percent, and how each was measured.
-
-    Args:
-        data: result of `prepare`.
-        policy, encoder: whose answers are scored.
-        config: sizes of batches, and the most questions of each task file.
-        generations: gets a row for every question.
-    """
+    """Returns the metrics of every task of a data set in percent, and how each was measured; `generations` gets a row
+    for every question."""
     metrics: Metrics = {}
     protocols: dict[str, Any] = {}
     for column, facts in read_json(data / "data.json").get("benchmarks", {}).items():

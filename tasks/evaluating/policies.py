@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core import distributed
+from rlhf_core.data.batching import own_rows_by_length, rows_by_length
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
@@ -203,10 +204,8 @@ class Evaluator:
         for prompt, text in zip(prompts, answers, strict=True):
             full = self.encoder.sequence({"prompt": prompt}, text)
             sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
-        order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
         sums = torch.zeros(len(sequences))
-        for start in range(0, len(order), self.config.batch):
-            chosen = order[start : start + self.config.batch]
+        for chosen in own_rows_by_length([len(each) for each in sequences], self.config.batch):
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
             sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
         return [float(value) for value in distributed.merged(sums)]
@@ -356,10 +355,8 @@ def sampled_tokens(
     advance: Callable[[], Any] = lambda: None,
 ) -> list[list[int]]:
     """Returns the tokens of one response to each prompt, in batches of similar length; `advance` is called for each."""
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     drawn: list[list[int]] = [[]] * len(prompts)
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
+    for chosen in rows_by_length([len(prompt) for prompt in prompts], batch):
         ids, mask = pad_rows([prompts[i] for i in chosen], pad_id, "left")
         made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
         for i, row, real in zip(chosen, made.ids.cpu(), made.mask.cpu(), strict=True):

@@ -95,12 +95,7 @@ def answered(benchmark: str, item: Mapping[str, Any], text: str, tokens: int) ->
 
 
 def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness.
-
-    Args:
-        answers: the questions' numbers.
-        predictions: a solution for each.
-    """
+    """Returns {gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness."""
     pairs = list(zip(answers, predictions, strict=True))
     return {
         f"{HARNESS_SET}_{mode}": 100 * sum(harness_match(text, gold, mode) for gold, text in pairs) / max(1, len(pairs))

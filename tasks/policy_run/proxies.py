@@ -21,17 +21,8 @@ from tasks.scoring.texts import text_batch
 
 
 class ProxyReader:
-    """Reads the proxy rewards of a benchmark's answers.
-
-    Args:
-        reward: the run's; shaping is left out, and its statistics stay as they are.
-        reference: the SFT policy, whose entropies an entropy segmenter needs.
-        encoder: tokenizer and template.
-        evaluator: its benchmark items and length limit.
-        sft: the SFT model's answers.
-        batch: answers per forward pass.
-        benchmark: whose answers are read.
-    """
+    """Proxy rewards of a benchmark's answers, of which `sft` has the SFT model's; shaping is left out, and its
+    statistics stay as they are. An entropy segmenter reads entropies of the reference, the SFT policy."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
+from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import token_spans
@@ -124,14 +125,11 @@ class ScalarScorer:
         closed = [True] * len(responses) if ended is None else ended
         given = zip(rows, responses, closed, strict=True)
         encoded = [self.encoder.dialogue(row, text, ended=end) for row, text, end in given]
-        order = distributed.own(sorted(range(len(encoded)), key=lambda i: len(encoded[i])))
         scores = torch.zeros(len(encoded))
-        size = batch or self.batch
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+        for chosen in own_rows_by_length([len(each) for each in encoded], batch or self.batch):
             ids, mask = pad_rows([encoded[i] for i in chosen], self.encoder.pad_id, "right")
             found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
-            scores[list(chosen)] = found[:, 0].float().cpu()
+            scores[chosen] = found[:, 0].float().cpu()
         values: list[float] = distributed.merged(scores).tolist()
         return values
 

@@ -181,12 +181,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def load_scorer(folder: Path, hub_model: Mapping[str, Any] | None = None, **above: Path | None) -> Scorer:
-    """Returns any reward model.
-
-    Args:
-        folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
-        hub_model: options of `ScalarScorer.load`.
-        above: results of upstream stages, as of `TrainedScorer.load`.
+    """Returns any reward model: the `result` of a `reward_model` stage with results `above` it, as of
+    `TrainedScorer.load`, or a folder of a Hugging Face classifier with options of `ScalarScorer.load`.
 
     Raises:
         DataError: a folder that holds neither.
@@ -203,12 +199,7 @@ PROBES = 8
 
 
 def score_pairs(scorer: Scorer, rows: Sequence[Mapping[str, Any]], batch: int) -> list[ScoredPair]:
-    """Returns both responses of every pair scored, after the check that scores do not depend on their batch.
-
-    Args:
-        scorer: the reward model.
-        rows: {id, prompt, chosen, rejected, section, subset}.
-        batch: responses per forward pass.
+    """Returns both responses of every pair {id, prompt, chosen, rejected, section, subset} scored.
 
     Raises:
         NumericsError: scores that depend on their batch.

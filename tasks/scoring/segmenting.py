@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.data.batching import rows_by_length
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import DataError, RecipeError
@@ -117,10 +118,8 @@ def divide_among_tokens(spans: list[tuple[int, int]], values: list[float], token
 @torch.no_grad()
 def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
     """Returns entropies per response token of each sequence, in batches of similar length."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
+    for rows in rows_by_length([len(each) for each in sequences], batch):
         statistics, mask = sequence_statistics(policy, [sequences[i] for i in rows], with_entropy=True)
         for i, values, real in zip(rows, statistics.entropies.cpu(), mask.cpu(), strict=True):
             result[i] = values[real].clone()

@@ -73,10 +73,6 @@ def text_batch(
 def try_reward(name: str, batch: RolloutBatch) -> TriedReward:
     """Applies a reward function to a batch once.
 
-    Args:
-        name: `package.module:name`.
-        batch: of at least one response.
-
     Raises:
         RecipeError: no such function, one that raises an error, whose line it names, a wrong shape, or values that are
             not numbers.

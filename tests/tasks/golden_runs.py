@@ -1,7 +1,7 @@
 """Golden runs: every stage, policy optimiser and supervised recipe once, seeded, in a few seconds each.
 
 Stages are run by their command lines, `tasks.<stage>`; results are laid out as by the graph, so that tables find them.
-The form of settings files is known to `GoldenRuns.write` and `GoldenRuns.settings` alone.
+Their settings are in golden_settings.yaml.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+import yaml
 from filelock import FileLock
 
 from tasks.graph.dvc_files import STAGES
 from tasks.params.yaml_files import yaml_text
-from tests.tasks import golden_choices as choices
 from tests.tasks import golden_tables
-from tests.tasks.golden_settings import SETTINGS as MAIN
-from tests.tasks.golden_settings import Values
 
-#: Every entry of the settings files.
-SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
+Values = dict[str, Any]
+_CONTENT = yaml.safe_load(Path(__file__).with_name("golden_settings.yaml").read_text(encoding="utf-8"))
+#: Parts of settings by name, and every settings file's content; no part is an object of two of them.
+SHARED: dict[str, Values] = json.loads(json.dumps(_CONTENT["shared"]))
+SETTINGS: dict[str, Values] = json.loads(json.dumps(_CONTENT["entries"]))
+#: Choices of a step that no other run makes, each at its cheapest, by the name of their row.
+SHAPINGS = ("sigmoid_k2", "sigmoid_k3", "tanh_centered", "sgfc", "centered", "poly", "lsc", "length_penalty")
+PLAIN_SHAPINGS = ("sigmoid", "tanh", "ceil", "clip", "meanstd", "short_response")
+READS = ("marker", "difference", "attention", "transformer", "least-squares", "read-elsewhere")
+MODELS, OPTIMISERS = READS[:4], ("whitening", "no-clip", "penalty", "groups", "responses")
 
 Names = str | tuple[str, ...]
 #: Values in place of an argument's: settings, paths or words, or None where the argument is left out.
@@ -265,15 +271,15 @@ RUNS: dict[str, GoldenRun] = {
     "math-imitation": _on_questions("math-imitation", "solutions", token_rewards="generative"),
     **{f"tables-{paper}": _tables(paper) for paper in PAPERS},
     **{f"tables-of-seeds-{paper}": _tables(paper, golden_tables.SCALE) for paper in ("segment", "sentence")},
-    **{f"model-{name}": _model(name) for name in choices.MODELS},
-    **{f"fit-{name}": _fit(name) for name in choices.MODELS},
-    **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in choices.SHAPINGS},
-    **{name: _choice(name, "choice", "bandit") for name in choices.PLAIN_SHAPINGS},
+    **{f"model-{name}": _model(name) for name in MODELS},
+    **{f"fit-{name}": _fit(name) for name in MODELS},
+    **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in SHAPINGS},
+    **{name: _choice(name, "choice", "bandit") for name in PLAIN_SHAPINGS},
     **{
         name: _choice(name, "choice", model, **(ENTROPIES if model == "segment" else {}))
-        for name, (model, _) in choices.READS.items()
+        for name, model in ((name, SETTINGS[f"row/{name}"]["reward_model"]) for name in READS)
     },
-    **{name: _choice(name, name, "bandit") for name in choices.OPTIMISERS},
+    **{name: _choice(name, name, "bandit") for name in OPTIMISERS},
     "alarmed": _choice("alarmed", "alarmed", "bandit"),
     "fit-floored": replace(
         _fit("segment", **ENTROPIES),
@@ -319,10 +325,7 @@ class GoldenRuns:
         results; returns itself."""
         for name, values in {**SETTINGS, **(changed or {})}.items():
             _write(self.settings(name), yaml_text(values))
-        for name, rows in choices.FILES.items():
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            _write(self.root / choices.FILES_FOLDER / f"{name}.jsonl", text)
-        golden_tables.write(self.root / RESULTS)
+        golden_tables.write(self.root, self.root / RESULTS)
         return self
 
     def settings(self, name: str) -> Path:

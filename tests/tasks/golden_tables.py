@@ -1,4 +1,4 @@
-"""Rows that were not trained but made up, of several seeds, for the golden runs of the tables.
+"""Made-up rows: files of data, and results of several seeds for the golden runs of the tables.
 
 The golden policies are too few and too short for a table: length-controlled win rates take five prompts, comparisons
 several seeds and answers of different length. Here each row has a skill and a length, and its answers vary around
@@ -17,7 +17,29 @@ from typing import Any
 
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
-#: Scale below whose results they are.
+#: Rows of real data by the file's name; one of them is bad, and goes into quarantine.
+FILES: dict[str, list[dict[str, Any]]] = {
+    **{
+        f"talks.{split}": [
+            {"id": f"{split}-{n}", "prompt": f"Where is house number {n}?", "source": "made up"}
+            | {"chosen": f"It is in street {n}, near the river." if n != 7 else "", "rejected": "I do not know."}
+            for n in range(count)
+        ]
+        for split, count in (("train", 20), ("test", 5))
+    },
+    **{
+        f"sums.{split}": [
+            {"id": f"{split}-{n}", "question": f"What is {n} + 1?", "answer": str(n + 1), "source": "made up"}
+            | {"solution": f"It is {n} + 1 = {n + 1}." if n % 3 else None}
+            for n in range(count)
+        ]
+        for split, count in (("train", 20), ("test", 5))
+    },
+}
+#: Folder that FILES are written to.
+FILES_FOLDER = "files"
+
+#: Scale below whose results the rows of the tables are.
 SCALE = "made"
 SEEDS = (0, 1, 2)
 PROMPTS = 10
@@ -115,8 +137,10 @@ def metrics(answers: Sequence[Generation]) -> Metrics:
     return found
 
 
-def write(results: Path) -> None:
-    """Writes the results of all rows and seeds below the scale's folder, and the calibration of their judge."""
+def write(root: Path, results: Path) -> None:
+    """Writes the files of data, the results of all rows and seeds, and the calibration of their judge."""
+    for name, rows in FILES.items():
+        _write_rows(root / FILES_FOLDER / f"{name}.jsonl", rows)
     _write_rows(results / SCALE / "shared/data/dialogue/result/alpaca_calibration.jsonl", calibration())
     for row in ROWS:
         for seed in SEEDS:

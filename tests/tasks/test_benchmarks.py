@@ -26,8 +26,7 @@ from tasks.report.outputs import StageOutput
 from tests.rlhf_core.evaluation.test_harness import TASKS
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row
 from tests.rlhf_core.evaluation.test_sandbox import isolated
-from tests.tasks.golden_runs import SETTINGS, GoldenRuns
-from tests.tasks.golden_settings import SUPERVISED
+from tests.tasks.golden_runs import SETTINGS, SHARED, GoldenRuns
 
 pytest.importorskip("lm_eval")
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +99,7 @@ def sets_of(spec: dict[str, Any], folder: Path) -> tuple[Any, Any]:
 def measured_on_a_policy(tmp_path: Path, spec: dict[str, Any]) -> GoldenRuns:
     """Trains a tiny policy on prepared data and measures its benchmarks."""
     architecture = {**SETTINGS["backbone"]["architecture"], "max_position_embeddings": 2048}
-    backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": {**SUPERVISED}}
+    backbone = {**SETTINGS["backbone"], "architecture": architecture, "training": SHARED["supervised"]}
     evaluation = {"max_new_tokens": 8, "task_tokens": 8, "judge": None}
     made = GoldenRuns(tmp_path).write(
         {"data/dialogue": spec, "tokenizer": {"vocabulary": 420}, "backbone": backbone, "evaluation": evaluation}

@@ -16,7 +16,7 @@ from tasks.params.pages import Address
 from tasks.prepare import make_sets, prepare
 from tasks.report.outputs import ResultTree, of_one_seed
 from tasks.running.artifacts import read_jsonl
-from tests.tasks.golden_settings import DATA
+from tests.tasks.golden_runs import SETTINGS
 
 #: Files that tell draws apart: what is learnt by heart, asked and compared.
 FILES = ("sft.jsonl", "prompts.jsonl", "preference.train.jsonl")
@@ -26,7 +26,7 @@ KINDS = ("dialogue", "longform", "translation", "questions")
 def drawn(folder: Path, kind: str, *worlds: int) -> Path:
     """Runs `prepare` on small settings of a kind of data; returns the results of the draws' folder."""
     spec = folder / "data.yaml"
-    spec.write_text(yaml.safe_dump(DATA[f"data/{kind}"]), encoding="utf-8")
+    spec.write_text(yaml.safe_dump(SETTINGS[f"data/{kind}"]), encoding="utf-8")
     out = folder / "shared" / "data" / kind
     for world in (None, *worlds):
         folder = out if world is None else out / str(world)
@@ -54,13 +54,13 @@ def test_seeds_have_other_facts_prompts_and_pairs(tmp_path: Path, kind: str) -> 
 
 
 def test_a_stated_world_is_the_draw_of_all_seeds() -> None:
-    values = {**DATA["data/dialogue"], "world": 7}
-    assert drawn_by_seed(DATA["data/dialogue"])
+    values = {**SETTINGS["data/dialogue"], "world": 7}
+    assert drawn_by_seed(SETTINGS["data/dialogue"])
     assert not drawn_by_seed(values)
     sets = [make_sets(data_spec(one, "data"), Path())[0]["prompts"] for one in (values, {**values, "world": 8})]
     assert sets[0] != sets[1]
     assert (
-        make_sets(data_spec(settings_of_world(DATA["data/dialogue"], 7, "data"), "data"), Path())[0]["prompts"]
+        make_sets(data_spec(settings_of_world(SETTINGS["data/dialogue"], 7, "data"), "data"), Path())[0]["prompts"]
         == sets[0]
     )
 
@@ -68,7 +68,7 @@ def test_a_stated_world_is_the_draw_of_all_seeds() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({**DATA["data/dialogue"], "world": 7}, "world is 7, but the stage is given --world 1"),
+        ({**SETTINGS["data/dialogue"], "world": 7}, "world is 7, but the stage is given --world 1"),
         ({"source": "directory", "preference": ["talks"]}, "the data is not generated, but the stage is given"),
         ({"source": "directory", "task": "mathematics"}, "the data is not generated, but the stage is given"),
     ],
@@ -80,7 +80,7 @@ def test_a_draw_that_the_settings_do_not_have_is_refused(values: dict[str, Any],
 
 def test_a_seed_that_another_draw_has_too_is_refused() -> None:
     with pytest.raises(RecipeError, match="seed is 1000; it must be from 0 to 999, since world k has the seeds"):
-        data_spec({**DATA["data/dialogue"], "seed": 1000}, "data.yaml:own")
+        data_spec({**SETTINGS["data/dialogue"], "seed": 1000}, "data.yaml:own")
 
 
 @pytest.mark.parametrize(

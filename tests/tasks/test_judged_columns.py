@@ -25,8 +25,7 @@ from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl
-from tests.tasks.golden_runs import SETTINGS
-from tests.tasks.golden_settings import SUPERVISED
+from tests.tasks.golden_runs import SETTINGS, SHARED
 from tests.tasks.report.fixture_results import cell_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +127,7 @@ def _run(root: Path, results: Path) -> None:
     }  # fmt: skip
     stated = read_settings(scale_entries(ROOT, "small", "evaluation")["par"].under(ROOT))
     evaluation = written(root / "evaluation.yaml", {**stated, "max_new_tokens": 10})
-    spec = {**SETTINGS["backbone"], "training": {**SUPERVISED, "learning_rate": 2.0e-2}}
+    spec = {**SETTINGS["backbone"], "training": {**SHARED["supervised"], "learning_rate": 2.0e-2}}
     shared = {name: results / "shared" / name for name in ("data", "tokenizer", "sft")}
     above = {"data": shared["data"] / "ultrafeedback", "tokenizer": shared["tokenizer"] / "ultrafeedback"}
     prepare.main(line(spec=written(root / "data.yaml", data), out=above["data"]))

@@ -19,8 +19,8 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from tasks.running.artifacts import read_jsonl
 from tests.model_families import FAMILIES, published
-from tests.tasks.golden_runs import SETTINGS, GoldenRuns
-from tests.tasks.golden_settings import SUPERVISED
+from tests.tasks.golden_runs import SETTINGS, SHARED, GoldenRuns
+from tests.tasks.killing import killed_at_a_checkpoint
 
 #: From data to an evaluated policy.
 CHAIN = ("dialogue", "dialogue-tokenizer", "sft", "entropies", "model-segment", "fit-segment", "segment")
@@ -52,7 +52,10 @@ def settings_of(family: str, folder: Path) -> dict[str, dict[str, Any]]:
     made["policy/ppo"]["sampling"] = {"max_new_tokens": 8}
     made["references"] |= {"responses": 3}
     made["samples"] |= {"samples": 2, "sampling": {"max_new_tokens": 12}}
-    made["generative_scale"] |= {"limits": {"prompt": 1600, "total": 2000}, "training": {**SUPERVISED, "batch": 4}}
+    made["generative_scale"] |= {
+        "limits": {"prompt": 1600, "total": 2000},
+        "training": {**SHARED["supervised"], "batch": 4},
+    }
     made["generative_scale"]["max_new_tokens"] = 12
     made["pool"] = {"benchmarks": ["alpaca"], "samples": 2, "prompts": 2, "sampling": {"max_new_tokens": 8}}
     made["reward_bench"] = {"source": "testbed", "pairs": 2}

@@ -19,8 +19,7 @@ from tasks import prepare
 from tasks.commands.explain import explain
 from tasks.data_specs.long_form import labels_of, shortened_prompt
 from tasks.running.artifacts import read_json, read_jsonl
-from tests.tasks.golden_runs import SETTINGS, GoldenRuns, with_upstream
-from tests.tasks.golden_settings import SUPERVISED
+from tests.tasks.golden_runs import SETTINGS, SHARED, GoldenRuns, with_upstream
 
 SET = "hh_helpful"
 QA = {
@@ -68,7 +67,7 @@ def real(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> GoldenRun
     changes = {
         "data/dialogue": data,
         "tokenizer": {"vocabulary": 600},
-        "backbone": {**SETTINGS["backbone"], "training": {**SUPERVISED, "learning_rate": 2.0e-2}},
+        "backbone": {**SETTINGS["backbone"], "training": {**SHARED["supervised"], "learning_rate": 2.0e-2}},
         "evaluation": {"max_new_tokens": 12, "task_tokens": 8, "judge": None},
     }
     made = GoldenRuns(root).write(changes)

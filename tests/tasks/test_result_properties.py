@@ -32,7 +32,6 @@ DENSITIES = {"factuality": "sentence", "relevance": "span", "completeness": "seq
 
 def test_a_merge_is_the_mean_of_its_members_weights(golden: SharedRuns) -> None:
     names = ("model-warm", "model-warm-1", "model-warm-2")
-    golden.made(*names)
     merged, *members = (ScalarModel.load(golden.result(name) / "model")[0].state_dict() for name in names)
     for name, value in merged.items():
         mean = sum(member[name].double() for member in members) / 2
@@ -43,7 +42,7 @@ def test_a_merge_is_the_mean_of_its_members_weights(golden: SharedRuns) -> None:
 
 
 def test_explain_shows_the_stages_own_weights_and_totals(golden: SharedRuns) -> None:
-    model = golden.made("model-sentence").result("model-sentence")
+    model = golden.result("model-sentence")
     shown = explain(model, "Tell me the sound of the cow.", "The cow gives a moo. It eats grass.")
     assert sum(shown["weights"]) == pytest.approx(1.0, abs=1e-5)
     worth = [value for *_, value in shown["segments"]]
@@ -62,7 +61,7 @@ def test_reference_rewards_are_what_the_reward_model_says_of_the_responses(
     golden: SharedRuns, segmenter: Bandit
 ) -> None:
     """Scored one by one, without padding, and normalised as the component normalises."""
-    folder = golden.made("references-bandit").result("references-bandit")
+    folder = golden.result("references-bandit")
     encoder = load_encoder(golden.result("dialogue"), golden.result("sft") / "model")
     stored = load_file(folder / "references.safetensors")
     responses = stored["ids"].split(stored["lengths"].tolist())
@@ -86,7 +85,7 @@ def test_reference_rewards_are_what_the_reward_model_says_of_the_responses(
 
 
 def test_the_best_of_n_is_the_reward_models_choice_of_the_first_n(golden: SharedRuns) -> None:
-    metrics = golden.made("best_of_n").read("best_of_n", "metrics.json")
+    metrics = golden.read("best_of_n")
     for benchmark in ("alpaca", "arena"):
         assert metrics[f"reward/{benchmark}/2"] <= metrics[f"reward/{benchmark}/4"]
         assert {f"{judge}/{benchmark}/4" for judge in ("judge", "second", "true")} <= set(metrics)
@@ -98,7 +97,7 @@ def test_the_best_of_n_is_the_reward_models_choice_of_the_first_n(golden: Shared
 
 
 def test_a_selection_is_right_where_the_truth_would_choose_the_same_aspect(golden: SharedRuns) -> None:
-    selection, data = golden.made("selection-qa").result("selection-qa"), golden.result("longform")
+    selection, data = golden.result("selection-qa"), golden.result("longform")
     found, world = right_selection(selection, data), load_world(data)
     assert world is not None
     metas = {row["id"]: row["meta"] for row in golden.read("longform", "prompts.jsonl")}
@@ -114,7 +113,7 @@ def test_a_selection_is_right_where_the_truth_would_choose_the_same_aspect(golde
 
 
 def test_answers_that_the_limit_cut_are_scored_at_their_last_token_as_in_training(golden: SharedRuns) -> None:
-    folder = golden.made("selection-qa").result("model-holistic-qa") / "model"
+    folder = golden.result("model-holistic-qa") / "model"
     model, encoder = ScalarModel.load(folder)[0], load_encoder(golden.result("longform"), folder)
     cut = 0
     for answer in golden.read("selection-qa", "answers.jsonl"):
@@ -129,7 +128,7 @@ def test_answers_that_the_limit_cut_are_scored_at_their_last_token_as_in_trainin
 
 @pytest.mark.parametrize("name", ["factuality", "relevance", "completeness"])
 def test_a_trained_aspect_keeps_its_density_whatever_the_text(golden: SharedRuns, name: str) -> None:
-    folder = golden.made(f"aspect-{name}").result(f"aspect-{name}") / "model"
+    folder = golden.result(f"aspect-{name}") / "model"
     model = build_aspect({"kind": "trained", "folder": str(folder), "right": 0.3, "wrong": -0.3})
     assert (model.name, model.density.value) == (name, DENSITIES[name])
     rows = golden.read("longform", "labelled.validation.jsonl")[:4]
@@ -140,7 +139,7 @@ def test_a_trained_aspect_keeps_its_density_whatever_the_text(golden: SharedRuns
 
 
 def test_every_token_of_every_sample_has_a_reward_of_its_sign(golden: SharedRuns) -> None:
-    samples = {row["id"]: row for row in golden.made("math-rlmec").read("samples", "samples.jsonl")}
+    samples = {row["id"]: row for row in golden.read("samples", "samples.jsonl")}
     rewards = golden.read("generative", "token_rewards.jsonl")
     assert {row["id"] for row in rewards} == set(samples)
     for row in rewards:
@@ -155,5 +154,5 @@ def test_every_token_of_every_sample_has_a_reward_of_its_sign(golden: SharedRuns
 
 @pytest.mark.parametrize("name", ["sft", "model-bandit", "dpo"])
 def test_another_seed_gives_another_model(golden: SharedRuns, name: str, tmp_path: Path) -> None:
-    golden.made(name).run(name, out=tmp_path, seed="1")
+    golden.run(name, out=tmp_path, seed="1")
     assert digest(tmp_path / "result" / "model") != digest(golden.result(name) / "model")

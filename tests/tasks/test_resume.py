@@ -22,14 +22,13 @@ from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE
 from tasks.running.launch import PROCESSES_VARIABLE
 from tasks.running.progress import WORK
-from tests.tasks.golden_runs import SETTINGS, Given, SharedRuns, changed, module
-from tests.tasks.golden_settings import SIZES
+from tests.tasks.golden_runs import SETTINGS, SHARED, Given, SharedRuns, changed, module
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.
 POLICY = {
     "scale": {
         **SETTINGS["policy/ppo"],
-        "optimiser": {**SIZES, "iterations": 6, "epochs": 2, "critic_warmup": 1, "replay": 2},
+        "optimiser": {**SHARED["with_critic"], "iterations": 6, "epochs": 2, "critic_warmup": 1, "replay": 2},
         "checkpoints": 5,
     }
 }

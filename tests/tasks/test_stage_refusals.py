@@ -13,8 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
-from tests.tasks.golden_runs import RESULTS, RUNS, SCALE, SETTINGS, Given, SharedRuns, changed
-from tests.tasks.golden_settings import HOLISTIC
+from tests.tasks.golden_runs import RESULTS, RUNS, SCALE, SETTINGS, SHARED, Given, SharedRuns, changed
 
 Row = dict[str, Any]
 
@@ -40,12 +39,12 @@ MISFITS: list[tuple[str, dict[str, Given], str]] = [
     ),
     (
         "qa-alarm",
-        {"row": row("qa-alarm", components=[HOLISTIC, {"aspect": "factuality", "credit": "last_token"}])},
+        {"row": row("qa-alarm", components=[SHARED["holistic"], {"aspect": "factuality", "credit": "last_token"}])},
         "takes Sequence",
     ),
     (
         "qa-alarm",
-        {"row": row("qa-alarm", components=[HOLISTIC, {"aspect": "completeness", "shaping": PAR}])},
+        {"row": row("qa-alarm", components=[SHARED["holistic"], {"aspect": "completeness", "shaping": PAR}])},
         "reference rewards",
     ),
     ("model-warm", {"reward_model": (result("model-warm-1"), result("model-odin"))}, "'warm-2' has heads"),
@@ -114,7 +113,7 @@ EDITED: list[tuple[str, str, str, str, Callable[[Any], Any], Row | None, str]] =
     ("qa-alarm-selected", "selection", "selection-qa", "selection.json", lambda found: found | {"chosen": []}, None,
      "the selection chose no aspect"),
     ("qa-alarm", "selection", "selection-qa", "selection.json", constant,
-     row("qa-alarm", components=[HOLISTIC, {"aspect": "completeness"}]), "aspect 'completeness' is constant"),
+     row("qa-alarm", components=[SHARED["holistic"], {"aspect": "completeness"}]), "aspect 'completeness' is constant"),
     ("aspect-relevance", "data", "longform", "labelled.train.jsonl", all_right, None,
      "every slice is right in aspect 'relevance'"),
     ("generative", "teacher", "teacher", "rewrites.jsonl",

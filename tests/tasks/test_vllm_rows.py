@@ -15,8 +15,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.vllm import engine
 from rlhf_core.models.vllm.environment import installed
 from tasks.running.artifacts import digest
-from tests.tasks.golden_runs import Given, GoldenRuns, changed, with_upstream
-from tests.tasks.golden_settings import NO_CRITIC, policy_scale
+from tests.tasks.golden_runs import SHARED, Given, GoldenRuns, changed, with_upstream
 from tests.tasks.killing import killed_at_a_checkpoint
 
 pytestmark = pytest.mark.platform
@@ -38,7 +37,8 @@ def vllm_runs(tmp_path_factory: pytest.TempPathFactory) -> GoldenRuns:
 
 #: Settings of a policy and its evaluation whose engine is vLLM.
 VLLM: dict[str, Given] = {
-    "scale": policy_scale({**NO_CRITIC, "importance_cap": 2.0}, sampling={"max_new_tokens": 12, "engine": "vllm"}),
+    "scale": changed("policy/reinforce_plus_plus", "sampling.engine", "vllm")
+    | {"optimiser": {**SHARED["without_critic"], "importance_cap": 2.0}},
     "evaluation": changed("evaluation", "engine", "vllm"),
 }
 

@@ -12,12 +12,11 @@ import pytest
 from rlhf_core.rewards.zero_shot import ZeroShotSettings, load_zero_shot
 from tasks.graph.check import check_rows
 from tests.small_repository import set_entry
-from tests.tasks.golden_runs import SETTINGS, SharedRuns
-from tests.tasks.golden_settings import GATE, HOLISTIC, alarm_row
+from tests.tasks.golden_runs import SETTINGS, SHARED, SharedRuns
 from tests.tiny_causal import save_causal
 
 ROOT = Path(__file__).resolve().parents[2]
-ROW = alarm_row("Zero-shot", [HOLISTIC, {"aspect": "length"}], combination=GATE)
+ROW = {**SETTINGS["row/qa-alarm"], "title": "Zero-shot", "components": [SHARED["holistic"], {"aspect": "length"}]}
 
 
 @pytest.fixture(scope="module")

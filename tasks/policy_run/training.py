@@ -1,4 +1,4 @@
-"""Policy optimisation on a reward: from the artifacts of the stages above to a trained policy and its figures."""
+"""Training of a policy: on given texts, by a supervised recipe, or on a reward, by policy optimisation."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.combinations import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.signals import Segments
+from rlhf_core.stepper import freeze
+from rlhf_core.supervised.objectives import objective
+from rlhf_core.supervised.recipes import PREFERENCE, Weighted
 from rlhf_core.training_state import State, restoring
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 from tasks.policy_run.hacking_watch import HackingWatch
@@ -39,6 +42,48 @@ from tasks.running.machine import device
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout
 from tasks.running.stage import name_file_in_numeric_errors
+from tasks.running.supervised import fit
+
+
+def supervised_trainer(row: RowTraining) -> Learn:
+    """Returns the trainer of a supervised recipe; settings are checked before models are loaded."""
+    settings, folders = row.settings, row.inputs.solutions
+    training, learned = settings.supervised_config(row.recipe.optimiser, row.where)
+
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> Metrics:
+        preference = row.inputs.data / "preference.train.jsonl"
+        file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
+        sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
+        freeze(run.reference.model)
+        kind = str(row.recipe.optimiser["kind"]).rpartition(":")[2]
+        examples = learned.examples(sources, run.encoder)
+        target = objective(examples, run.policy, run.reference)
+        steps, weighted = training.steps(len(target.lengths)), isinstance(examples, Weighted)
+        run.evaluator.encoder = replace(run.encoder, opening=learned.opening)
+
+        def measured(step: int) -> dict[str, float]:
+            due = settings.evaluated(step, steps, last=True)
+            return question_accuracies(run.evaluator, run.policy, settings.checkpoint_prompts) if due else {}
+
+        run.history = fit(
+            run.policy.model,
+            target,
+            training,
+            seed=row.seed,
+            checkpoints=checkpoints,
+            label=f"{kind} {row.recipe.title} seed {row.seed}",
+            file=file,
+            sides=1 if weighted else 2,
+            frozen=[] if run.adapter is not None or weighted else [run.reference.model],
+            measured=measured,
+        )
+        last = run.history[-1]
+        summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
+        if isinstance(examples, Weighted):
+            summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
+        return summary
+
+    return learn
 
 
 def reward_trainer(row: RowTraining) -> Learn:
@@ -87,15 +132,7 @@ def shortened(training: RewardTraining, settings: PolicyScale, solved: Solved | 
 
 
 class Optimising:
-    """A running policy optimisation: its optimiser, the alarm, and the notes after each step.
-
-    Args:
-        run: gets history, rollouts and checkpoints.
-        training: settings of the optimiser, its rollouts and the alarm.
-        reward: what is optimised.
-        prompts: of rollouts.
-        solved: sampled solutions, of rows that learn from them.
-    """
+    """A running policy optimisation: its optimiser, the alarm, and the notes after each step."""
 
     def __init__(
         self,
