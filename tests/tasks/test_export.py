@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.exported import as_classifier
 from tasks.command_line import commands
 from tasks.commands import export as exporting
 from tasks.running.artifacts import read_json, read_jsonl
@@ -169,3 +171,12 @@ def test_what_cannot_be_exported_is_named(golden: SharedRuns, whole: Path, tmp_p
     shutil.copytree(whole, tmp_path / "alone" / "result")
     with pytest.raises(DataError, match="no record next to the model"):
         exporting.export(tmp_path / "alone" / "result", tmp_path / "model")
+
+
+def test_a_model_without_such_a_classifier_in_transformers_is_refused() -> None:
+    from transformers import T5Config, T5Model
+
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 40}
+    model = ScalarModel(T5Model(T5Config(**sizes)))
+    with pytest.raises(RecipeError, match="encoder-decoder"):
+        as_classifier(model, "reward", 0, "here")
