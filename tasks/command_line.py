@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from rlhf_core.errors import PATH_ERRORS, RewardsmithError, path_error
+from rlhf_core.errors import RewardsmithError, path_error
 from tasks.commands import platform_app, project_app, results_app, reward_app, run_app, study
 from tasks.commands.options import InProject
 from tasks.running.machine import disk_problem
@@ -83,12 +83,10 @@ def app() -> None:
     try:
         refuse_bad_environment()
         commands()
-    except (RewardsmithError, *PATH_ERRORS) as error:
-        message = str(path_error(error) if isinstance(error, OSError) else error)
-        print(f"error: {message.replace(f'{here}/', '')}", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    except OSError as error:
-        problem = disk_problem(error, here) or (str(path_error(error)) if error.filename is not None else None)
+    except (RewardsmithError, OSError) as error:
+        problem: str | None = str(error)
+        if isinstance(error, OSError):
+            problem = disk_problem(error, here) or (str(path_error(error)) if error.filename is not None else None)
         if problem is None:
             raise
         print(f"error: {problem.replace(f'{here}/', '')}", file=sys.stderr)

@@ -22,8 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
 from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
 
 from rlhf_core.data.jsonl import read_lines
@@ -33,12 +31,10 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.evaluation.answers import extract_number, parse_number, solution_is_right
 from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
 from rlhf_core.reasoning.grading import extract_answer
-from rlhf_core.recipe import parse_recipe
 from tasks.graph.check import check_rows
 from tasks.graph.matrix import build
-from tasks.params.pages import Address, page_files, read_page, read_settings
+from tasks.params.pages import read_page
 from tasks.params.yaml_files import read_mapping
-from tasks.running.checkpoints import CheckpointStore
 from tests import small_repository
 
 #: A case of an area: it makes a random input and asserts what must hold. A refusal in words is right, too.
@@ -122,26 +118,6 @@ def data_rows(rng: random.Random) -> None:
     find_faults(lines.rows, RECORD_TYPES[rng.choice(["preference", *RECORD_TYPES])])
 
 
-@contextmanager
-def settings(folder: Path) -> Iterator[Area]:
-    """Yields a case: a row of this repository with a changed value is read, or refused in words."""
-    files = [file for paper in (small_repository.PROJECT / "params").iterdir() for file in page_files(paper, "rows")]
-    rows = [read_settings(Address(f"{file}:{name}")) for file in files for name in read_page(file).names]
-
-    def case(rng: random.Random) -> None:
-        row: Any = yaml.safe_load(yaml.safe_dump(rng.choice(rows)))
-        at = row
-        while isinstance(at, dict) and at:
-            key = rng.choice([*at])
-            if rng.random() < 0.5 or not isinstance(at[key], dict):
-                at[rng.choice([key, key, 5, "coress"])] = rng.choice(VALUES)
-                break
-            at = at[key]
-        parse_recipe(row, "row")
-
-    yield case
-
-
 def plain(value: Any) -> Any:
     """Returns nested settings with keys of text, and lists for all sequences."""
     if isinstance(value, dict):
@@ -186,24 +162,6 @@ def pages(folder: Path) -> Iterator[Area]:
     yield case
 
 
-@contextmanager
-def checkpoints(folder: Path) -> Iterator[Area]:
-    """Yields a case: of damaged checkpoints, the newest sound one is loaded as it was saved, or none."""
-    states = {step: {"weights": torch.full((3,), float(step)), "step": step} for step in range(1, 4)}
-
-    def case(rng: random.Random) -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            store = CheckpointStore(work, "sft-1", "a" * 64)
-            for step, state in states.items():
-                store.save(step, state)
-            file = rng.choice(sorted(path for path in store.folder.rglob("*") if path.is_file()))
-            file.write_bytes(damaged(rng, file.read_bytes()))
-            found = store.load_latest()
-            assert found is None or torch.equal(found.state["weights"], states[found.state["step"]]["weights"]), file
-
-    yield case
-
-
 def unprepared(area: Area) -> Prepared:
     """Returns an area that needs no files."""
 
@@ -216,7 +174,7 @@ def unprepared(area: Area) -> Prepared:
 
 AREAS: Mapping[str, Prepared] = {
     "judge replies": unprepared(judge_replies), "model answers": unprepared(model_answers),
-    "data rows": unprepared(data_rows), "settings": settings, "pages": pages, "checkpoints": checkpoints,
+    "data rows": unprepared(data_rows), "pages": pages,
 }  # fmt: skip
 
 

@@ -129,6 +129,16 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **switches, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", **extra}
 
 
+def begin_repository(root: Path, *, dvc: bool = False) -> None:
+    """Makes a folder a repository of git, and of DVC."""
+    root.mkdir(parents=True, exist_ok=True)
+    command("git", "init", "-q", root=root)
+    for name in ("user.email", "user.name"):
+        command("git", "config", name, "test@example.org", root=root)
+    if dvc:
+        command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+
+
 class _Plain(yaml.SafeDumper):
     """YAML without anchors, which a change of one entry's value would break."""
 
@@ -234,10 +244,7 @@ def _write(
         (root / "tasks" / f"{stage}.py").write_text(text)
     (root / ".gitignore").write_text("results/\n.work/\nmlflow.db\n__pycache__/\nmlruns/\n")
     graph.write(root)
-    command("git", "init", "-q", root=root)
-    command("git", "config", "user.email", "test@example.org", root=root)
-    command("git", "config", "user.name", "test", root=root)
-    command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    begin_repository(root, dvc=True)
     shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
     command("git", "add", "-A", root=root)
     command("git", "commit", "-qm", "start", root=root)

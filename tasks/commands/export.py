@@ -51,11 +51,8 @@ class ExportedModel:
     """A trained model to be exported.
 
     Attributes:
-        result: of its stage.
-        model: its folder, `result/model`.
-        record: the stage's record: what it read, and the code that ran.
-        data: result of `prepare`, with chat template and limits.
-        encoder: tokenizer, template and limits.
+        result, model, record: of its stage, the folder `result/model` in it, and the stage's record.
+        data, encoder: result of `prepare`, and its tokenizer, template and limits.
     """
 
     result: Path
@@ -209,12 +206,7 @@ _WRITERS: dict[str, Callable[[ExportedModel, Path], str]] = {
 
 
 def _write_card(found: ExportedModel, made: Path, name: str, checked: str) -> None:
-    """Writes README.md into the folder of an exported model: recipe, data, metrics, code, and how it is loaded.
-
-    Args:
-        name: of the folder, for the example.
-        checked: what was compared with the training code.
-    """
+    """Writes README.md into the folder of an exported model: recipe, data, metrics, code, and how it is loaded."""
     record, settings, reward = found.record, _settings(found.record), found.record["stage"] == "reward_model"
     tags = [*(["reward-model"] if reward else []), "rlhf", "rewardsmith"]
     task = "text-classification" if reward else "text-generation"

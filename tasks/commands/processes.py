@@ -32,14 +32,11 @@ def run_flow(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs a call of `flows/__main__.py` in a process of its own; returns its exit status.
+    """Runs a call of `flows/__main__.py` in a process of its own, in the working directory with this process's
+    environment unless given; returns its exit status.
 
     The process leads a session of its own and gets an interrupt of the terminal from here alone: its temporary server,
     which would get it too, must outlive the stages.
-
-    Args:
-        folder: the repository, None for the working directory.
-        environment: of the process, None for this process's own.
 
     Raises:
         RewardsmithError: nothing can be written in the repository or in the folder of temporary files.

@@ -30,7 +30,7 @@ def list_studies() -> None:
 def plan_study(name: StudyName) -> None:
     """Check a study, and show the rows of its cells, the stages of a world and what the worlds should cost."""
     from tasks.params.studies import read_study, study_file
-    from tasks.studies.frame import core_hours, frame_of
+    from tasks.studies.numbers import numbers_of
     from tasks.studies.plan import check_study
     from tasks.studies.records import RECORDS, read_record
 
@@ -45,7 +45,7 @@ def plan_study(name: StudyName) -> None:
     print("stages of a world: " + ", ".join(f"{count} {module}" for module, count in counts.items()))
     if files := sorted((root / RECORDS / file.stem).glob("*.json")):
         records = [read_record(root, one.relative_to(root)) for one in files]
-        each = core_hours(frame_of(spec, dict(enumerate(records)))) / len(files)
+        each = numbers_of(spec, dict(enumerate(records))).core_hours / len(files)
         left = max(0, spec.worlds - sum(record["kind"] == "verdict" for record in records))
         print(f"{each:.2f} core-hours a world; {left} worlds left, {left * each:.1f} core-hours")
     elif spec.hours is not None:

@@ -56,11 +56,7 @@ DRIFT_CHECK = "a drift check is due"
 
 
 def load_settings(path: Path) -> ReevaluationSettings:
-    """Returns the settings of a file.
-
-    Raises:
-        RecipeError: an unknown or wrong setting.
-    """
+    """Returns the settings of a file; a RecipeError names an unknown or wrong one."""
     return typed(ReevaluationSettings, read_settings(path), str(path))
 
 
@@ -119,17 +115,13 @@ def reasons(
     if last is None:
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []
-    known = last["benchmarks"]
-    found += [f"benchmark {name} changed" for name, value in benchmarks.items() if _of(known, name, "digest") != value]
-    found += [f"benchmark {name} has no verdicts" for name in benchmarks if _of(known, name, "scores") == {}]
+    known = {name: last["benchmarks"].get(name, {}) for name in benchmarks}
+    found += [f"benchmark {name} changed" for name, one in known.items() if one.get("digest") != benchmarks[name]]
+    found += [f"benchmark {name} has no verdicts" for name, one in known.items() if one.get("scores") == {}]
     found += ["the judge changed"] if last["judge"]["digest"] != judge else []
     if not found and now - last["time"] >= drift_days * 86400:
         found.append(DRIFT_CHECK)
     return found
-
-
-def _of(benchmarks: Mapping[str, Any], name: str, key: str) -> Any:
-    return benchmarks.get(name, {}).get(key)
 
 
 def scores(judgements: Sequence[Judgement]) -> dict[str, float]:
@@ -166,15 +158,8 @@ def canary(folder: Path, sft: Path, size: int) -> list[Generation]:
 
 
 def drift(asked: int, now: Mapping[str, float], before: Mapping[str, float] | None, level: float) -> dict[str, Any]:
-    """Returns the canary's scores now against those of the first time that this judge judged it.
-
-    A verdict that cannot be parsed any more is one that differs.
-
-    Args:
-        asked: comparisons.
-        now, before: scores by item; `before` is None, or empty, the first time.
-        level: of the intervals.
-    """
+    """Returns the canary's scores by item now against those of the first time that this judge judged it (`before`, None
+    or empty then); a verdict that cannot be parsed any more is one that differs."""
     found: dict[str, Any] = {"scores": dict(now), "unparsable": asked - len(now)}
     if not before:
         return found | {"verdict": "first"}
@@ -205,8 +190,6 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     """Re-evaluates one model: decides, evaluates, compares, and appends a record.
 
     Args:
-        root: the repository.
-        settings: of all models.
         model: name, alias, version, digest, result (path) and commit from the registry.
         now: seconds since the epoch.
 
@@ -293,7 +276,7 @@ def _reevaluate(
         policy = load_policy(result / "model", encoder)
         for name, mark in wanted.items():
             # a cache has the replies that could not be parsed, too
-            asking = uncached if last and _of(last["benchmarks"], name, "scores") == {} else judge
+            asking = uncached if last and last["benchmarks"].get(name, {}).get("scores") == {} else judge
             generations = evaluator.generate_dialogue(policy, name)
             judgements, _ = evaluator.judge_dialogue(asking, {name: generations})
             found, items = scores(judgements), len({row["id"] for row in judgements})

@@ -40,11 +40,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def restore_records(root: Path) -> list[str]:
-    """Writes the files that reevaluations.dvc names and the folder lacks; others, such as records that are not yet
-    under DVC, stay as they are.
-
-    Returns:
-        what it wrote, relative to the root.
+    """Writes the files that reevaluations.dvc names and the folder lacks, others stay; returns what it wrote, relative
+    to the root.
 
     Raises:
         RewardsmithError: DVC does not give them, so that what follows would not know the last evaluation.
@@ -85,9 +82,7 @@ def restore_result(root: Path, result: str, wanted: str, commit: str, folder: Pa
     folder, each at its path in the tree and with the digest that registry and record name.
 
     Args:
-        root: the repository.
-        result: the result folder, relative to the root.
-        wanted: its digest.
+        result, wanted: the result folder, relative to the root, and its digest.
         commit: at which it was made.
         folder: an empty one.
 

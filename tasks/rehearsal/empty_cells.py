@@ -21,13 +21,8 @@ _BENCHMARKS = (*DIALOGUE_BENCHMARKS, *CHOICE_TASKS, *CODE_BENCHMARKS, *OFFICIAL_
 
 
 class EmptyCell(NamedTuple):
-    """A printed cell without a number.
-
-    Attributes:
-        table: such as 'segment/1'.
-        row, column: as printed.
-        reason: in the tables' words; empty where they say none of a row that was run.
-    """
+    """A printed cell without a number, with the reason in the tables' words; empty where they say none of a row that
+    was run."""
 
     table: str
     row: str
@@ -37,13 +32,7 @@ class EmptyCell(NamedTuple):
 
 @dataclass
 class Listing:
-    """List of what a rehearsal found.
-
-    Attributes:
-        papers: a line for each, with its rows and cells.
-        empty: printed cells without a number.
-        failed: message of each failed stage.
-    """
+    """A line for each paper with its rows and cells, printed cells without a number, and failed stages' messages."""
 
     papers: list[str] = field(default_factory=list)
     empty: list[EmptyCell] = field(default_factory=list)
@@ -73,13 +62,7 @@ class Listing:
 
 
 def listing_of(tree: Path, scale: str, asked: Mapping[str, Collection[str]]) -> Listing:
-    """Returns the list of a rehearsal that has run.
-
-    Args:
-        tree: of the rehearsal.
-        scale: its name in the tree.
-        asked: names of the rows by paper; empty for all rows of the paper.
-    """
+    """Returns the list of a rehearsal that has run, of the rows asked for by paper; none for all rows of the paper."""
     here, found, lacking = Scale(tree, scale), Listing(), set[str]()
     for paper, names in asked.items():
         rows = read_rows(tree, paper)[0]
@@ -102,10 +85,9 @@ def listing_of(tree: Path, scale: str, asked: Mapping[str, Collection[str]]) -> 
 
 
 def cells_of(tables: Path | None, states: Mapping[str, str]) -> tuple[int, list[EmptyCell]]:
-    """Returns the number of printed cells of a paper's tables that have a number, and the others.
+    """Returns the number of printed cells in a result of the tables stage that have a number, and the others.
 
     Args:
-        tables: result of the tables stage.
         states: of the rows that the scale has: why they have no result, empty if they have one.
     """
     filled, empty = 0, []

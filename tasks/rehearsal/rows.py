@@ -35,8 +35,7 @@ class SmallRows:
 
     Attributes:
         folder: for files of rows, `<name>.<split>.jsonl`.
-        given: the source of real rows, None for none.
-        also: names of sets in `given` by the names that the scale has for them.
+        given, also: the source of real rows, and names of its sets by the names that the scale has for them.
         texts: of every row.
     """
 

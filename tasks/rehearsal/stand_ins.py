@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def language_model(source: str, texts: Sequence[str], folder: Path) -> None:
 
     if folder.exists():
         return
-    config, words = make_tiny(known_configuration(source)), _trained(texts)
+    config, words = make_tiny(known_configuration(source)), _trained(tuple(texts))
     config.vocab_size = len(words)
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
@@ -50,7 +51,8 @@ def sentence_model(model: str, texts: Sequence[str], folder: Path) -> None:
     save_tagger(build_tagger(config, words, 0), words, folder, threshold=0.5, max_sentence_chars=256)
 
 
-def _trained(texts: Sequence[str]) -> PreTrainedTokenizerBase:
+@lru_cache(maxsize=1)
+def _trained(texts: tuple[str, ...]) -> PreTrainedTokenizerBase:
     """Returns a tokenizer of texts that knows the markers of every chat template; its own is that of Phi-3."""
     from rlhf_core.data.templates import TEMPLATES, hub_template
     from rlhf_core.data.tokenizers import train_byte_level_bpe

@@ -40,15 +40,8 @@ Settings = dict[str, Any]
 
 
 def write_tree(project: Path, scale: str, given: Path | None) -> tuple[Path, str]:
-    """Writes a rehearsal's tree; results stay where rows are those of the rehearsal before.
-
-    Args:
-        project: the repository.
-        scale: that is rehearsed.
-        given: folder of real rows, None for made-up rows alone.
-
-    Returns:
-        the tree, and the scale's name in it.
+    """Writes a rehearsal's tree, with rows of a given folder or made-up ones; returns it, and the scale's name in it.
+    Results stay where rows are those of the rehearsal before.
 
     Raises:
         RecipeError: the testbed, which needs no rehearsal, or a model of unknown architecture.

@@ -34,7 +34,7 @@ from tasks.report.table import (
     simple_table,
 )
 from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
-from tasks.studies.frame import BUDGETS, compared, core_hours, measure, row_budgets, shown_values
+from tasks.studies.numbers import BUDGETS, compared, measure, row_budgets, shown_values
 from tasks.studies.records import record_file
 from tasks.studies.verdicts import (
     OPEN,
@@ -217,9 +217,9 @@ def values_by_part(state: StudyState, hypothesis: Hypothesis) -> dict[str, dict[
     found = {}
     for part, cells in parts.items():
         one, two = (
-            state.ends.table(spec.metric, [(cell, name) for cell in cells]).mean(axis=1) for name in (row, other)
+            state.numbers.table(spec.metric, [(cell, name) for cell in cells]).mean(axis=1) for name in (row, other)
         )
-        found[part] = dict(zip(state.ends.worlds, map(float, one - two), strict=True))
+        found[part] = dict(zip(state.numbers.worlds, map(float, one - two), strict=True))
     return found
 
 
@@ -308,7 +308,7 @@ def _numbers(state: StudyState) -> Iterator[Fold]:
     """Yields the tables behind the findings of a complete study."""
     spec, tables = state.spec, []
     for metric in (spec.metric, *spec.shows, *(measure(spec.metric, target) for target in spec.kl_targets)):
-        shown = shown_values(spec, state.ends, metric)
+        shown = shown_values(spec, state.numbers, metric)
         cells = {place: _mean_text(*found) for place, found in shown.items()}
         names = dict.fromkeys(row for row, _ in shown)
         tables.append(
@@ -319,7 +319,7 @@ def _numbers(state: StudyState) -> Iterator[Fold]:
             )
         )
     yield Fold(f"Means of each row in each cell, 95 % intervals over {spec.worlds} worlds", tables)
-    budgets = ([row, *texts] for row, texts in row_budgets(spec, state.frame, state.tuned).items())
+    budgets = ([row, *texts] for row, texts in row_budgets(spec, state.numbers, state.tuned).items())
     yield Fold("Budgets of the rows", (simple_table(["row", *BUDGETS], budgets),))
     headings = ["world", *(finding.name for finding in state.findings)]
     values = [finding.values for finding in state.findings]
@@ -348,7 +348,7 @@ def _runs(name: str, state: StudyState) -> Iterator[Any]:
             for one in state.records.values()
         ]
         table = simple_table(["world", "commit", "digest of the study", "record"], rows)
-        yield Fold(f"Runs: {len(rows)} worlds, {core_hours(state.frame):.1f} core-hours", (table,))
+        yield Fold(f"Runs: {len(rows)} worlds, {state.numbers.core_hours:.1f} core-hours", (table,))
 
 
 def study_section(study: AtlasStudy) -> Section:

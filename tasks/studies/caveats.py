@@ -15,7 +15,7 @@ from rlhf_core.evaluation.statistics import Floats
 from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.equal_kl import EVEN, OVER_SFT
-from tasks.studies.frame import Ends, compared
+from tasks.studies.numbers import WorldNumbers, compared
 from tasks.studies.records import Record, Records, is_number
 from tasks.studies.tree import OPTIMISER
 from tasks.studies.tuned import TunedRow
@@ -36,7 +36,7 @@ class ComparedRows:
 
     spec: StudySpec
     hypothesis: Hypothesis
-    ends: Ends
+    numbers: WorldNumbers
     records: Records
     tuned: Mapping[str, TunedRow]
 
@@ -57,7 +57,7 @@ class ComparedRows:
 
     def values(self, metric: str, row: str, cells: Iterable[str] | None = None) -> Floats:
         """Returns a row's values of a metric, [worlds, counted cells]; NaN where there is none."""
-        return self.ends.table(metric, [(cell, row) for cell in (self.cells if cells is None else cells)])
+        return self.numbers.table(metric, [(cell, row) for cell in (self.cells if cells is None else cells)])
 
     def runs(self, row: str) -> list[tuple[Record, str, Mapping[str, Any]]]:
         """Returns a row's runs in the counted cells of all worlds, with record and cell."""

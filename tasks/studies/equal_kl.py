@@ -18,11 +18,6 @@ from tasks.studies.records import is_number
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
 
 
-def has_kl(temperature: float, top_p: float, top_k: int) -> bool:
-    """Returns whether answers drawn so are the policy's own, of which KL is measured."""
-    return (temperature, top_p, top_k) == (1, 1, 0)
-
-
 def at_kl(curve: Mapping[str, Any], target: float, metric: str = OVER_SFT) -> float | str:
     """Returns the metric where the policy first went through a KL, never beyond what it reached; else why there is
     none.
@@ -57,7 +52,7 @@ def curve_problem(curve: Mapping[str, Any], metric: str) -> str | None:
     points = [point for point in curve.get("points", ()) if metric in point]
     if not points:
         return f"no evaluation while training has {metric}"
-    if not has_kl(curve["temperature"], curve["top_p"], curve.get("top_k", 0)):
+    if (curve["temperature"], curve["top_p"], curve.get("top_k", 0)) != (1, 1, 0):  # not the policy's own distribution
         drawn = f"temperature {curve['temperature']:g}, top_p {curve['top_p']:g} and top_k {curve.get('top_k', 0)}"
         return f"answers were sampled at {drawn}; KL is of answers at temperature 1"
     wrong = (f"{name} of step {one['step']} is {one.get(name)}" for one in points for name in ("kl", metric)

@@ -13,7 +13,7 @@ from tasks.params.evaluation import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
-from tasks.studies.frame import compared
+from tasks.studies.numbers import compared
 from tasks.studies.registration import TUNING
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.tuning import trained_kinds

@@ -135,7 +135,7 @@ def record_to_continue(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Re
         DataError: recorded trials are of another metric, or of rows, cells or points that the study no longer has.
     """
     known = read_tuning(root, plan.study) or {"metric": plan.spec.metric, "seeds": [], "rows": {}}
-    stated = [("metric", known["metric"], plan.spec.metric)]
+    stated: list[tuple[str, Any, Any]] = [("metric", known["metric"], plan.spec.metric)]
     for row, made in known["rows"].items():
         if row not in plan.stated:
             stated.append((f"rows.{row}", "tuned", "no such row that trains a policy"))

@@ -15,7 +15,7 @@ import numpy as np
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import Calibration, calibration_of_p_values, standardised_p
 from tasks.params.evaluation import is_metric
-from tasks.studies.frame import compared
+from tasks.studies.numbers import compared
 from tasks.studies.records import why_no_number
 from tasks.studies.verdicts import StudyState
 
@@ -67,10 +67,10 @@ def _tested(state: StudyState, metric: str) -> TwinTest:
              for cell in state.spec.weighted_cells(one)]  # fmt: skip
     try:
         for cell, *pair in dict.fromkeys(pairs):
-            values = state.ends.table(metric, [(cell, row) for row in pair])
+            values = state.numbers.table(metric, [(cell, row) for row in pair])
             if np.isnan(values).any():
                 world, place = np.argwhere(np.isnan(values))[0]
-                record = state.records[state.ends.worlds[world]]
+                record = state.records[state.numbers.worlds[world]]
                 return TwinTest(metric, math.nan, why_no_number(record, cell, pair[place], metric))
             own = [float(first - second) for first, second in values]
             squares += [difference**2 for difference in own]

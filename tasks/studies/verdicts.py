@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
-from tasks.studies.frame import Ends, compared, ends_of, frame_of, weights_of
+from tasks.studies.numbers import WorldNumbers, compared, numbers_of, weights_of
 from tasks.studies.records import Records, read_records, why_no_number
 from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
 from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
@@ -106,14 +105,9 @@ class StudyState:
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        """Returns all numbers of the records (`tasks.studies.frame`)."""
-        return frame_of(self.spec, self.records)
-
-    @cached_property
-    def ends(self) -> Ends:
-        """Returns the numbers at the end of training."""
-        return ends_of(self.frame)
+    def numbers(self) -> WorldNumbers:
+        """Returns the numbers of the records."""
+        return numbers_of(self.spec, self.records)
 
     @property
     def progress(self) -> str:
@@ -158,25 +152,25 @@ def findings_of(
     A hypothesis of which a world has no number has no effect, whatever the other worlds say; it still counts among
     those that are corrected for.
     """
-    ends, tuned = ends_of(frame_of(spec, records)), tuned or {}
-    numbers: dict[str, dict[int, float]] = {}
+    numbers, tuned = numbers_of(spec, records), tuned or {}
+    by_world: dict[str, dict[int, float]] = {}
     effects: dict[str, Effect] = {}
     why_none: dict[str, str] = {}
     for name, hypothesis in spec.hypotheses.items():
         weights = weights_of(spec, hypothesis)
-        parts = ends.table(spec.metric, weights) * np.array([*weights.values()])
+        parts = numbers.table(spec.metric, weights) * np.array([*weights.values()])
         if np.isnan(parts).any():
             world, place = map(int, np.argwhere(np.isnan(parts))[0])
             cell, row = [*weights][place]
-            why_none[name] = why_no_number(records[ends.worlds[world]], cell, row, spec.metric)
+            why_none[name] = why_no_number(records[numbers.worlds[world]], cell, row, spec.metric)
         else:
-            numbers[name] = {world: math.fsum(line) for world, line in zip(ends.worlds, parts, strict=True)}
-            effects[name] = over_worlds(numbers[name], scale=float(np.abs(parts).max()))
+            by_world[name] = {world: math.fsum(line) for world, line in zip(numbers.worlds, parts, strict=True)}
+            effects[name] = over_worlds(by_world[name], scale=float(np.abs(parts).max()))
     p_values = {name: effects[name].p if name in effects else None for name in spec.hypotheses}
     every = [1.0 if p is None else p for p in p_values.values()]
     corrected = dict(zip(p_values, gatekept(every), strict=True))
     within, broken = _within_margin(spec, effects), {name for name, row in tuned.items() if row.broken}
-    found = []
+    found: list[StudyFinding] = []
     for name, hypothesis in spec.hypotheses.items():
         effect, primary = effects.get(name), not found
         held_back = not primary and every[0] >= ALPHA
@@ -190,9 +184,9 @@ def findings_of(
                 p=None if p_values[name] is None else corrected[name],
                 word=_word(spec, hypothesis, effect, corrected[name], name in within, broken),
                 sees=None if effect is None or held_back else effect.smallest_visible(level),
-                values=numbers.get(name, {}),
+                values=by_world.get(name, {}),
                 why_no_effect=why_none.get(name),
-                caveats=caveats_of(ComparedRows(spec, hypothesis, ends, records, tuned)),
+                caveats=caveats_of(ComparedRows(spec, hypothesis, numbers, records, tuned)),
                 held_back=held_back,
             )
         )

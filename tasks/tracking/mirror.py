@@ -204,9 +204,9 @@ class Mirror:
         log_params(self.client, run.info.run_id, resolved)
         log_result(self.client, run, outcome, self.root)
         self.client.set_terminated(run.info.run_id, "FAILED" if outcome.failure else "FINISHED", end_time=end)
-        name = model_name(self.paper, self.scale, stage.kind, stage.name)
-        if name is not None and not outcome.failure:
-            Registry(self.client).register(name, run, tags)
+        model = model_name(self.paper, self.scale, stage.kind, stage.name)
+        if model is not None and not outcome.failure:
+            Registry(self.client).register(model, run, tags)
         self.client.set_tag(run.info.run_id, "complete", "true")
         self.complete[stage.key] = self.client.get_run(run.info.run_id)
         if old is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -188,22 +187,15 @@ def test_a_path_that_cannot_be_used_is_named(
         assert error.endswith("Check the path and its permissions")
 
 
-def test_a_plan_is_a_table_of_stages_and_a_line_of_counts(tmp_path: Path) -> None:
-    done = rewardsmith("plan", root=small_repository.create(tmp_path))
+def test_a_plan_is_a_table_of_stages_and_a_line_of_counts_and_writes_nothing(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    done = rewardsmith("plan", root=root)
+    assert not (root / "pipelines").exists(), "plain `dvc status` would list a matrix as never run"
     heading, *stages, summary = done.stdout.splitlines()
     assert heading.split() == ["stage", "what", "expected", "why"]
     assert len(stages) == 20
     assert re.fullmatch(r"policy-segment-bandit-0 +run +\? +it has not run here *", stages[-5])
     assert re.fullmatch(r"20 run; disk: unknown size \(nothing .*\) in the cache, \d+ GiB free", summary)
-
-
-def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
-    small_repository.write_yaml(repository / "params/own/rows.yaml", {"mine": small_repository.DEFAULT_ROWS["dpo"]})
-    try:
-        assert rewardsmith("plan", root=repository).returncode == 0
-        assert not (repository / "pipelines").exists(), "plain `dvc status` would list a matrix as never run"
-    finally:
-        shutil.rmtree(repository / "params/own")
 
 
 @pytest.mark.parametrize(
@@ -247,13 +239,10 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 
 
 @pytest.mark.platform
-def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
-    done = started("plan", root=repository)
-    assert done.returncode == 0, done.stderr
-    assert "\n20 run; disk: " in done.stdout
-    assert started("plan", root=finished_copy).stdout.strip() == "20 up to date"
+def test_plan_says_what_runs_and_what_is_up_to_date(finished_copy: Path) -> None:
+    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "20 up to date"
     change_entry(finished_copy / "params/segment/rows.yaml", "bandit", title="changed")
-    done = started("plan", root=finished_copy)
+    done = rewardsmith("plan", root=finished_copy)
     assert "input params/segment/rows.yaml:bandit modified" in done.stdout
     assert "4 run, 16 up to date; about" in done.stdout
 

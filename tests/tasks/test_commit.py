@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.running.commit import changed_since, commit_of
-from tests.small_repository import command
+from tests.small_repository import begin_repository, command
 
 
 @pytest.fixture
@@ -15,9 +15,7 @@ def root(tmp_path: Path) -> Path:
     for name in ("tasks/sft.py", "params/segment/rows.yaml", ".gitignore"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("__pycache__/\n" if name == ".gitignore" else "1\n")
-    command("git", "init", "-q", root=tmp_path)
-    for name in ("user.email", "user.name"):
-        command("git", "config", name, "test@example.org", root=tmp_path)
+    begin_repository(tmp_path)
     command("git", "add", "-A", root=tmp_path)
     command("git", "commit", "-qm", "start", root=tmp_path)
     return tmp_path

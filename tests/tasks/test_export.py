@@ -90,14 +90,6 @@ def test_transformers_scores_responses_as_the_training_code_does(
     assert scores(exported, rows, texts, batch=batch, side=side) == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_head_for_length_is_left_out(golden: SharedRuns, train: Train, tmp_path: Path) -> None:
-    result = train(loss={"kind": "odin"})
-    exporting.export(result, tmp_path / "odin")
-    rows, texts = pairs(golden)
-    expected = TrainedScorer.load(result)(rows, texts)
-    assert scores(tmp_path / "odin", rows, texts, batch=8, side="right") == pytest.approx(expected, abs=1e-5)
-
-
 def test_an_export_has_weights_tokenizer_template_and_a_card_whose_example_runs(whole: Path, exported: Path) -> None:
     assert sorted(path.name for path in exported.iterdir()) == [
         "README.md", "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json",

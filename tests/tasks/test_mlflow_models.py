@@ -107,17 +107,6 @@ def test_a_policy_answers_greedily_or_by_a_seed(golden: SharedRuns, project: Pat
     assert given(opening="Tell") == [text for text, _ in answer(policy, encoder, opened, Sampling(9, 0.0), 0, 16)]
 
 
-def test_the_project_is_that_of_the_working_directory_unless_stated(
-    load: Load, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load("reward_model")
-    monkeypatch.chdir(project)
-    assert mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(pairs(project)[:2]).shape == (2, 1)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="model_config="):
-        mlflow.pyfunc.load_model(str(tmp_path / "model"))
-
-
 @pytest.mark.parametrize(
     ("file", "target"),
     [("reward_model/result/model/model.safetensors", "reward_model-segment-segment-0"),

@@ -20,7 +20,6 @@ from rlhf_core.models.loading import load_language_model, load_tokenizer
 from tasks.running.artifacts import read_jsonl
 from tests.model_families import FAMILIES, published
 from tests.tasks.golden_runs import SETTINGS, SHARED, GoldenRuns
-from tests.tasks.killing import killed_at_a_checkpoint
 
 #: From data to an evaluated policy.
 CHAIN = ("dialogue", "dialogue-tokenizer", "sft", "entropies", "model-segment", "fit-segment", "segment")

@@ -21,7 +21,7 @@ from tasks.reevaluation.evaluate import Subject, alerts, load_settings, reasons,
 from tasks.reevaluation.history import RECORDS, restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
-from tests.small_repository import command
+from tests.small_repository import begin_repository, command
 from tests.tasks.golden_runs import SharedRuns
 
 #: A schedule of settings that no deployment reads.
@@ -231,10 +231,7 @@ def replaced(tmp_path: Path) -> tuple[Path, dict[str, str], str]:
     inputs = {path: digest(root / path) for path in inputs}
     (root / "p/policy/x/0/record").mkdir()
     (root / "p/policy/x/0/record/record.json").write_text(json.dumps({"inputs": inputs}))
-    command("git", "init", "-q", root=root)
-    for name in ("user.email", "user.name"):
-        command("git", "config", name, "test@example.org", root=root)
-    command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    begin_repository(root, dvc=True)
     command("git", "commit", "-qm", "made at", root=root)
     commit = command("git", "rev-parse", "HEAD", root=root).stdout.strip()
     own = {"p/policy/x/0/result": digest(root / "p/policy/x/0/result"), **inputs}

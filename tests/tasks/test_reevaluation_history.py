@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.reevaluation.history import MARK, RECORDS, records, records_folder, restore_records
-from tests.small_repository import command
+from tests.small_repository import begin_repository, command
 
 
 def write(root: Path, name: str, content: object) -> Path:
@@ -30,11 +30,7 @@ def dvc(*arguments: str, root: Path) -> None:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository whose reevaluations.dvc names two records, both told; its DVC remote has them."""
     root = tmp_path_factory.mktemp("records") / "tree"
-    root.mkdir()
-    command("git", "init", "-q", root=root)
-    for name in ("user.email", "user.name"):
-        command("git", "config", name, "test@example.org", root=root)
-    dvc("init", "-q", root=root)
+    begin_repository(root, dvc=True)
     dvc("remote", "add", "-q", "-d", "store", str(root.parent / "remote"), root=root)
     (root / ".gitignore").write_text("/reevaluations/\n")
     for number in (1, 2):

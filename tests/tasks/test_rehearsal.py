@@ -19,6 +19,7 @@ from rlhf_core.teachers.choices import REWRITE, teacher_prompt
 from tasks.dvc.pipelines import Request
 from tasks.graph.check import refuse_rows
 from tasks.graph.names import SUITE
+from tasks.rehearsal import tree as rehearsed_tree
 from tasks.rehearsal.empty_cells import EmptyCell, Listing, cells_of
 from tasks.rehearsal.endpoint import REPLIES, endpoints
 from tasks.rehearsal.rows import MADE_UP, SmallRows
@@ -78,17 +79,20 @@ def test_no_setting_of_a_small_scale_is_refused(scale: str, tmp_path: Path, monk
     asked = dict.fromkeys(Request(SUITE, name, full=True).papers(tree), ())
     assert {"segment", "sentence", "par"} <= asked.keys()
     refuse_rows(tree, name, asked)
+
+
+def test_a_rehearsal_continues_on_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsed_tree, "_write_scale", lambda *_: None)
+    (tmp_path / "params").mkdir()
+    tree, _ = write_tree(tmp_path, "small", None)
     (tree / "results").mkdir()
-    write_tree(tmp_path, scale, None)
+    write_tree(tmp_path, "small", None)
     assert (tree / "results").exists(), "an interrupted rehearsal continues"
     (tmp_path / "given").mkdir()
-    write_tree(tmp_path, scale, tmp_path / "given")
+    write_tree(tmp_path, "small", tmp_path / "given")
     assert not (tree / "results").exists(), "results are of other rows"
-
-
-def test_the_testbed_is_not_rehearsed() -> None:
     with pytest.raises(RecipeError, match="rehearse small or paper"):
-        write_tree(ROOT, "testbed", None)
+        write_tree(tmp_path, "testbed", None)
 
 
 def test_the_endpoint_answers_every_template_in_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tasks.running.artifacts import digest, write_json, write_jsonl
 from tasks.tracking import mirror as tracking
 from tasks.tracking import outcomes
 from tasks.tracking.models import Registry, model_name
-from tests.small_repository import clean_environment, command
+from tests.small_repository import command
 
 PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.platform
@@ -167,27 +166,6 @@ def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     failure.unlink()
     assert tracking.sync(root, "segment").failed == 0
     assert runs(root, row="bandit", seed="1")[0].info.status == "FINISHED"
-
-
-def test_two_trees_that_mirror_into_one_store_at_once_wait_for_each_other(root: Path) -> None:
-    """A recipe's worktree beside the tree that it belongs to, into a store whose runs are unfinished."""
-    other = root / ".work" / "recipes" / "own"
-    command("git", "worktree", "add", "-q", "--detach", str(other), root=root)
-    shutil.copytree(root / "results", other / "results", dirs_exist_ok=True)
-    for run in runs(root):
-        client_of(root).delete_tag(run.info.run_id, "complete")
-    environment = clean_environment(MLFLOW_TRACKING_URI=tracking.tracking_uri(root))
-    call = [sys.executable, "-m", "tasks.tracking.mirror", "--paper", "segment", "--root"]
-    both = [
-        subprocess.Popen([*call, str(tree)], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
-        for tree in (root, other)
-    ]
-    said = sorted(process.communicate(timeout=300)[0] for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert ": 0 new, 0 replaced, " in said[0], "the second finds all that the first made"
-    keys = [run.data.tags["key"] for run in runs(root)]
-    assert len(keys) == len(set(keys))
-    assert {run.data.tags["complete"] for run in runs(root)} == {"true"}
 
 
 def test_unreachable_database_is_one_clear_error(mirrored: Path, monkeypatch: pytest.MonkeyPatch) -> None:

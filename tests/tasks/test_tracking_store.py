@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.errors import RewardsmithError
 from tasks.tracking import mirror as tracking
 from tasks.tracking.databases import refuse_unusable, without_passwords
-from tests.small_repository import command
+from tests.small_repository import begin_repository, command
 
 
 @pytest.fixture
@@ -19,10 +19,7 @@ def trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A repository and a git worktree of it, without a platform."""
     monkeypatch.delenv("REWARDSMITH_PLATFORM", raising=False)
     main, other = tmp_path / "main", tmp_path / "main" / ".work" / "recipes" / "own"
-    main.mkdir()
-    command("git", "init", "-q", root=main)
-    for name in ("user.email", "user.name"):
-        command("git", "config", name, "test@example.org", root=main)
+    begin_repository(main)
     command("git", "commit", "-q", "--allow-empty", "-m", "start", root=main)
     command("git", "worktree", "add", "-q", "--detach", str(other), root=main)
     return main, other
@@ -87,11 +84,6 @@ def test_a_database_server_that_does_not_answer_is_named_at_once(tmp_path: Path)
         with pytest.raises(RewardsmithError, match=rf"no database server answers at 127\.0\.0\.1:{port}") as refused:
             refuse_unusable(f"postgresql+psycopg2://me:s3cret@127.0.0.1:{port}/mlflow")
     assert "s3cret" not in str(refused.value)
-
-
-@pytest.mark.parametrize("uri", ["postgresql:///mlflow?host=/var/run", "postgresql://a:1,b:2/mlflow"])
-def test_addresses_without_one_server_are_left_to_the_driver(uri: str) -> None:
-    refuse_unusable(uri)
 
 
 def test_a_link_is_to_the_experiment_on_the_server_without_its_password(tmp_path: Path) -> None:

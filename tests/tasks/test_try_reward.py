@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token
-from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from tasks.commands.try_reward import print_tried_reward, statistics_line
 from tasks.scoring.texts import TriedReward
@@ -26,17 +26,8 @@ def brevity(batch):
 def by_token(batch):
     return batch.responses.mask.float()
 
-def same(batch):
-    return [1] * len(batch)
-
 def known(batch):
     return [row["meta"]["worth"] for row in batch.records]
-
-def nan(batch):
-    return torch.full((len(batch),), float("nan"))
-
-def text(batch):
-    return ["good"] * len(batch)
 
 def shape(batch):
     return torch.zeros(len(batch), 999)
@@ -46,10 +37,6 @@ def fails(batch):
 
 async def asks(batch):
     return [0.0] * len(batch)
-
-class Reward:
-    def __call__(self, batch):
-        return [0.0] * len(batch)
 
 def of_trl(completions, **columns):
     return [float(len(text)) for text in completions]
@@ -85,24 +72,17 @@ def test_it_prints_prompt_response_and_reward_in_80_columns(folder: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "said"),
+    ("name", "said"),
     [
-        ("nan", NumericsError, "the reward of response 0 of the batch is not finite"),
-        ("text", RecipeError, "returned list .*it must be a tensor of numbers"),
-        ("shape", RecipeError, r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
-        (
-            "fails",
-            RecipeError,
-            "failed: AttributeError: .*respones.*line 26 of .*tried_rewards.py: return .*; batch.texts has",
-        ),
-        ("asks", RecipeError, "asks is async; define it by def"),
-        ("Reward", RecipeError, "Reward is a class; name an instance of it, as in reward = "),
-        ("of_trl", RecipeError, r"takes \(completions, \*\*columns\); it gets one argument.*batch.texts has"),
-        ("brevety", RecipeError, "module tried_rewards has no 'brevety'; did you mean 'brevity'?"),
+        ("shape", r"returned shape \(4, 999\); it must be \(4,\), a value for each response, or \(4, "),
+        ("fails", "failed: AttributeError: .*respones.*line 17 of .*tried_rewards.py: return .*; batch.texts has"),
+        ("asks", "asks is async; define it by def"),
+        ("of_trl", r"takes \(completions, \*\*columns\); it gets one argument.*batch.texts has"),
+        ("brevety", "module tried_rewards has no 'brevety'; did you mean 'brevity'?"),
     ],
 )
-def test_a_wrong_reward_is_one_message(folder: Path, name: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said) as raised:
+def test_a_wrong_reward_is_one_message(folder: Path, name: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said) as raised:
         tried(folder, name)
     assert "\n" not in str(raised.value)
 

@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
-from tasks.studies.frame import ends_of, frame_of, shown_values
+from tasks.studies.numbers import numbers_of, shown_values
 from tasks.studies.plan import check_study
 
 PROJECT = Path(__file__).parents[3]
@@ -104,9 +104,9 @@ def test_metrics_are_shown_of_the_rows_and_stages_that_have_them() -> None:
     records = {0: world(0, 1.0), 1: world(1, 0.0)}
     records[1]["cells"]["long"]["rows"]["bandit"] = {"seconds": 1.0, "stopped": "hacked"}
     records[1]["cells"]["short"]["above"] = records[0]["cells"]["short"]["above"] = {}
-    ends = ends_of(frame_of(study(), records))
+    numbers = numbers_of(study(), records)
     both = {0: 1.0, 1: 2.0}
-    assert shown_values(study(), ends, "kl") == {("bandit", "short"): (both, 0), ("bandit", "long"): ({0: 1.0}, 1)}
-    assert [*shown_values(study(), ends, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
-    chosen = shown_values(study(), ends, "selection/qa/chosen/factuality")
+    assert shown_values(study(), numbers, "kl") == {("bandit", "short"): (both, 0), ("bandit", "long"): ({0: 1.0}, 1)}
+    assert [*shown_values(study(), numbers, "true/alpaca/4")] == [("segment", "short"), ("segment", "long")]
+    chosen = shown_values(study(), numbers, "selection/qa/chosen/factuality")
     assert chosen == {("selection/qa", "long"): ({0: 1.0, 1: 0.0}, 0)}

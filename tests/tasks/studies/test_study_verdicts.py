@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tasks.commands.study import print_studies, print_study
-from tasks.studies.frame import shown_values
+from tasks.studies.numbers import shown_values
 from tasks.studies.tuned import tuning_file
 from tasks.studies.tuning import write_tuning
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
@@ -41,15 +41,13 @@ def p_of(values: list[float]) -> float:
     return float(2 * stats.t.sf(abs(fmean(values)) / (stdev(values) / math.sqrt(len(values))), len(values) - 1))
 
 
-@pytest.mark.parametrize("worlds", [0, 1, 3])
 def test_nothing_is_found_before_the_registered_number_of_worlds(
-    tmp_path: Path, worlds: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = state(tmp_path, plain, worlds)
-    assert found.findings == ()
+    assert state(tmp_path, plain, 3).findings == ()
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
-    assert f"{worlds} of 4 worlds" in shown
+    assert "3 of 4 worlds" in shown
     assert "No verdict is shown" in shown
     assert "advantage" not in shown
 
@@ -170,7 +168,7 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
     (primary,) = [line for line in shown.splitlines() if line.startswith("| The advantage grows with length |")]
-    assert "| +9.0; +5.1 to +12.9 |" in primary
+    assert "| +9.0 [+5.1, +12.9] |" in primary
     assert "confirmed ✓" in primary
     assert "- segment less token: tuning: 'segment' was not tuned; 'token' was not tuned; " in shown
     assert "the SFT model: 'token' ended below it in 8 of 8 runs, lowest 47.0" in shown
@@ -180,7 +178,7 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
 
 def test_the_metric_is_shown_at_a_kl_that_every_world_reaches(tmp_path: Path) -> None:
     found = state(tmp_path, plain, kl_targets=[4.0, 25.0])
-    at_4, at_25 = (shown_values(found.spec, found.ends, f"win_rate_vs_sft@{kl}") for kl in (4, 25))
+    at_4, at_25 = (shown_values(found.spec, found.numbers, f"win_rate_vs_sft@{kl}") for kl in (4, 25))
     values, missing = at_4["segment", "long-sum"]
     assert [*values.values()] == pytest.approx([50 + (plain(i, "long-sum", "segment") - 50) * 2 / 3 for i in range(4)])
     assert (missing, at_25["segment", "long-sum"]) == (0, ({}, 4))
