@@ -34,10 +34,10 @@ from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Graph, Item, result_of
 from tasks.graph.matrix import HEADLINE_ROWS, build
 from tasks.graph.results import HEADLINE_FILE, HEADLINES
+from tasks.graph.typed_settings import typed_settings
+from tasks.params import scales
 from tasks.params.pages import Address, read_page, read_settings
-from tasks.params.scales import resources as own_resources
 from tasks.params.settings import DEFAULT_SCALE
-from tasks.params.stages import stage_needs
 from tasks.params.yaml_files import write_whole, yaml_text
 
 STAGES = (
@@ -95,10 +95,10 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
     """
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    where = f"params/scales/{scale}/stages.yaml:resources"
-    for stage, needs in stage_needs(own_resources(root, scale), where).items():
+    own = scales.scale_entries(root, scale, scales.STAGES).get(scales.RESOURCES)
+    for stage, needs in ({} if own is None else typed_settings(root).get(own)).items():
         if stage not in found:
-            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
+            raise RecipeError(f"{own}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
         found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 

@@ -55,12 +55,12 @@ class BackboneSpec(Checked):
             raise RecipeError(
                 f"examples is {self.examples}, but without 'training' nothing is fine-tuned; leave it out"
             )
-        if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
-            raise RecipeError(
-                f"architecture: model_type is {self.architecture.get('model_type')!r}; it must be the name of a "
-                "transformers model, as in {model_type: llama}"
-            )
         if self.architecture is not None:
+            if not isinstance(kind := self.architecture.get("model_type"), str):
+                raise RecipeError(
+                    f"architecture: model_type is {kind!r}; it must be the name of a transformers model, as in "
+                    "{model_type: llama}"
+                )
             try:
                 check_architecture(self.architecture)
             except RecipeError as error:

@@ -121,21 +121,16 @@ class GivenSpec(Checked):
 
 
 def check_whole_responses(readout: ReadOut, where: str, name: str) -> None:
-    """Refuses to read a Hugging Face classifier otherwise than by its one reward of a response.
-
-    Args:
-        readout: of a component.
-        where: names the component.
-        name: of the reward model.
-    """
-    asked = f"but reward model '{name}' is a Hugging Face classifier, which rewards whole responses"
+    """Refuses to read the reward model `name`, a Hugging Face classifier, otherwise than by its one reward of a
+    response."""
     kind = readout.segmenter.get("kind")
-    if readout.read != "aggregate":
-        raise RecipeError(f"{where}: readout.read is '{readout.read}', {asked}; use 'aggregate'")
-    if kind != "bandit":
-        raise RecipeError(f"{where}: readout.segmenter.kind is '{kind}', {asked}; use 'bandit'")
-    if readout.head != "reward":
-        raise RecipeError(f"{where}: readout.head is '{readout.head}', {asked}; leave 'head' out")
+    stated = (("read", readout.read, "aggregate"), ("segmenter.kind", kind, "bandit"), ("head", readout.head, "reward"))
+    for field_, value, right in stated:
+        if value != right:
+            raise RecipeError(
+                f"{where}: readout.{field_} is '{value}', but reward model '{name}' is a Hugging Face classifier, "
+                f"which rewards whole responses; use '{right}'"
+            )
 
 
 #: Specs that a file of params/<paper>/reward_models/ may hold.

@@ -14,7 +14,6 @@ that its own stages.yaml does not have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import Address, entries, page_files, read_settings
@@ -82,9 +81,3 @@ def scale_pages(root: Path, scale: str) -> list[Path]:
     found = [file for name in folders for kind in KINDS for file in page_files(root / scale_folder(name), kind)]
     found += (root / scale_folder(scale)).glob("scale.yaml")
     return [file.relative_to(root) for file in found]
-
-
-def resources(root: Path, scale: str) -> dict[str, Any]:
-    """Returns the resources that a scale states for its stages, by stage; empty if it states none."""
-    address = scale_entries(root, scale, STAGES).get(RESOURCES)
-    return {} if address is None else read_settings(address.under(root))
