@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ _SCALARS = {
     "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
 }
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
+#: Mappings and lists in each other, and a line that may be within as many.
+DEEPEST, _INDENTED = 100, re.compile(r"^(?:[-?:][ \t]| ){100}", re.M)
 #: Whole numbers are below it in size, as the 64 bits of seeds are.
 LARGEST = 2**63
 
@@ -92,6 +95,19 @@ for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_constructor(_tag, _checked(_kind, _int if _kind == "int" else Loader.yaml_constructors[_tag]))
 
 
+def nested_too_deeply(text: str) -> bool:
+    """Returns whether a YAML text is nested so deeply that the parser, which recurses in C, would end this process."""
+    if text.count("[") + text.count("{") <= DEEPEST and not _INDENTED.search(text):
+        return False
+    depth = 0
+    with suppress(yaml.YAMLError):  # whoever reads the text says what is wrong
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                return True
+    return False
+
+
 def folders_of(path: Path) -> list[Path]:
     """Returns the folders in a folder, by name."""
     return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
@@ -117,6 +133,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
     """Returns the mapping of a YAML text."""
+    if nested_too_deeply(text):
+        raise DataError("nested too deeply", file=file, remedy=f"At most {DEEPEST} mappings and lists in each other")
     try:
         if "*" in text and any(isinstance(one, yaml.AliasToken) for one in yaml.scan(text, Loader=yaml.CSafeLoader)):
             raise DataError("has an alias", file=file, remedy="Write out what each *name stands for")

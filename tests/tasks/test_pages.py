@@ -69,6 +69,8 @@ NOT_A_PAGE = [
     ("a: [", "not valid YAML"),
     ("- a\n", "expected a mapping of settings"),
     *[(f"a: {{x: 1}}\nb: {value}\n", "line 2: not valid YAML (") for value in ('!!int "abc"', "2020-13-45", "9" * 400)],
+    ("a: " + "[" * 100_000, "nested too deeply. At most 100"),
+    ("\n".join(f"{' ' * n}a:" for n in range(200)), "nested too deeply. At most 100"),
     ("a: &a [*a]", "has an alias. Write out what each *name stands for"),
 ]
 
