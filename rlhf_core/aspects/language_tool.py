@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar
 
 from rlhf_core.aspects.aspect import Density, Scored
@@ -65,11 +65,7 @@ class LanguageToolGrammar(CallSettings):
 
     @cached_property
     def _service(self) -> Service[str]:
-        return Service("languagetool", self._ask, self)
-
-    @cached_property
-    def _client(self) -> httpx.Client:
-        return client(self.concurrency)
+        return Service("languagetool", partial(self._ask, client(self.concurrency)), self)
 
     @property
     def usage(self) -> Usage:
@@ -99,11 +95,11 @@ class LanguageToolGrammar(CallSettings):
         identity = {"tool": "languagetool", "language": self.language, "disabled": sorted(self.disabled_rules)}
         return {digest({**identity, "text": text}): text for text in responses if text.strip()}
 
-    def _ask(self, text: str) -> dict[str, str]:
+    def _ask(self, connection: httpx.Client, text: str) -> dict[str, str]:
         """Returns the server's answer about a text, which `spans_of` reads."""
         rules = {"disabledRules": ",".join(self.disabled_rules)} if self.disabled_rules else {}
         form = {"language": self.language, **rules, "text": text}
-        response = post(self._client, f"{self._address}/v2/check", self.timeout_s, data=form)
+        response = post(connection, f"{self._address}/v2/check", self.timeout_s, data=form)
         if response.status_code in (400, 401, 403, 404, 405, 413):
             raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
         if response.status_code != 200:

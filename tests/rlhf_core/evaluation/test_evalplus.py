@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,27 +105,26 @@ def test_tabs_are_four_spaces_and_an_answer_ends_at_the_stop_strings() -> None:
 # --- tests ---------------------------------------------------------------------------------------------------------
 
 
+FLOATS = {
+    "0.3": True, "0.1 + 0.2": True, "0.3 * (1 + 1e-8)": True, "0.31": False, "'0.3'": False, "[0.3]": False,
+    "None": False, "__import__('numpy').float64(0.30000001)": False,
+}  # fmt: skip
+
+
+def passes(returned: dict[str, bool], *tests: list[str], before: str = "") -> dict[str, bool]:
+    """Returns whether functions of one value pass each of some tests; those that pass a part of them are left out."""
+    programs = [
+        Program(f"{before}def f(x):\n    return {value}", tuple(one), "f") for value in returned for one in tests
+    ]
+    results = [result.passed for result in run_programs(programs, LIMITS)]
+    parts = [set(results[at : at + len(tests)]) for at in range(0, len(results), len(tests))]
+    return {value: part.pop() for value, part in zip(returned, parts, strict=True) if len(part) == 1}
+
+
 @isolated
-@pytest.mark.parametrize(
-    ("returned", "passed"),
-    [
-        ("0.3", True),
-        ("0.1 + 0.2", True),
-        ("0.3 * (1 + 1e-8)", True),
-        ("0.31", False),
-        ("__import__('numpy').float64(0.30000001)", False),
-        ("'0.3'", False),
-        ("[0.3]", False),
-        ("None", False),
-    ],
-)
-def test_base_and_plus_tests_compare_floats_alike(returned: str, passed: bool) -> None:
-    row = mbpp("[[1], [2]]", "[0.3, 0.3]", tests=["assert f(1) == 0.3"])
-    item = asked(row)
-    program = f"def f(x):\n    return {returned}"
-    for tests in (item["tests"], item["plus_tests"]):
-        (result,) = run_programs([Program(program, tuple(tests), "f")], LIMITS)
-        assert result.passed == passed, result
+def test_base_and_plus_tests_compare_floats_alike() -> None:
+    item = asked(mbpp("[[1], [2]]", "[0.3, 0.3]", tests=["assert f(1) == 0.3"]))
+    assert passes(FLOATS, item["tests"], item["plus_tests"]) == FLOATS
 
 
 @isolated
@@ -167,23 +165,19 @@ def test_the_function_of_a_row_without_its_name_is_the_one_that_the_tests_call()
 
 
 @isolated
-@pytest.mark.parametrize(("returned", "passed"), [("x > 1", True), ("x if x > 1 else None", True), ("None", False),
-                                                  ("[x]", False)])  # fmt: skip
-def test_tests_that_compute_a_match_assert_it(returned: str, passed: bool) -> None:
+def test_tests_that_compute_a_match_assert_it() -> None:
     assertion = (
         "def assertion(out, exp, atol):\n    if isinstance(out, bool):\n        exact_match = out == exp\n    else:\n"
         "        exact_match = exp == (out is not None)\n\n\n"
     )
     row = mbpp("[[1], [2]]", "[False, True]")
     item = asked(row | {"plus_tests": row["plus_tests"].replace(PLUS, assertion)})
-    program = f"def f(x):\n    return {returned}"
-    (result,) = run_programs([Program(program, tuple(item["plus_tests"]), "f")], LIMITS)
-    assert result.passed == passed, result
+    returned = {"x > 1": True, "x if x > 1 else None": True, "None": False, "[x]": False}
+    assert passes(returned, item["plus_tests"]) == returned
 
 
 @isolated
-@pytest.mark.parametrize("answer", ["[]", "[[]]", "__import__('numpy').zeros((0, 1))", "Memory()", "float('nan')"])
-def test_evalplus_tests_of_floats_take_no_empty_answer_and_no_address(answer):
+def test_evalplus_tests_of_floats_take_no_empty_answer_and_no_address() -> None:
     row = {
         "id": "x", "question": "def f(x: float) -> float:\n    '''Adds 1.'''\n", "entry_point": "f", "source": "s",
         "tests": "def check(candidate):\n    assert candidate(1.0) == 2.0\n",
@@ -191,11 +185,10 @@ def test_evalplus_tests_of_floats_take_no_empty_answer_and_no_address(answer):
         "    assert out == exp or np.allclose(out, exp, rtol=1e-07, atol=1e-6)\n"
         "def check(candidate):\n    assertion(candidate(1.0), 2.0, 0)\n",
     }  # fmt: skip
-    item = asked(row)
     memory = (
         "import ctypes\nheld = ctypes.c_double(2.0)\nclass Memory:\n __array_interface__ = {'shape': (), "
         "'typestr': '<f8', 'data': (ctypes.addressof(held), True), 'version': 3}\n"
     )
-    right, wrong = Program(ADDS, (*item["plus_tests"],), "f"), f"{memory}def f(x): return {answer}"
-    results = run_programs([right, replace(right, solution=wrong)], LIMITS)
-    assert [result.passed for result in results] == [True, False]
+    wrong = ("[]", "[[]]", "__import__('numpy').zeros((0, 1))", "Memory()", "float('nan')")
+    returned = {"x + 1": True, **dict.fromkeys(wrong, False)}
+    assert passes(returned, asked(row)["plus_tests"], before=memory) == returned
