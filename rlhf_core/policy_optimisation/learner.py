@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.models.policy import Policy, weighted_nll
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import whiten
@@ -34,8 +34,7 @@ class Imitation:
     Args:
         sequences: prompts and the responses to imitate.
         weights: one number per response token; tokens of weight 0 do not count.
-        batch: sequences per optimiser step.
-        microbatch: sequences per forward pass.
+        batch, microbatch: sequences per optimiser step, and per forward pass.
         coefficient: factor on the loss.
         seed: of their order.
 
@@ -54,8 +53,6 @@ class Imitation:
         coefficient: float = 1.0,
         seed: int = 0,
     ) -> None:
-        if batch < 1 or microbatch < 1:
-            raise RecipeError(f"batch is {batch} and microbatch {microbatch}; both must be at least 1")
         for i, (sequence, row) in enumerate(zip(sequences, weights, strict=True)):
             if len(sequence.response) != len(row):
                 raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)

@@ -32,6 +32,7 @@ from rlhf_core.shaping.steps import (
     OutcomeProbability,
     Polynomial,
     Running,
+    RunningStatistics,
     SftUnits,
     SgFc,
     ShortResponse,
@@ -73,22 +74,20 @@ class Chain:
         """Returns every constant on a reward or length scale as a number, as `<kind>_<constant>`."""
         return {f"{kind}_{name}": float(getattr(step, name)) for kind, step in self.steps for name in step.constants}
 
+    def _statistics(self) -> dict[str, RunningStatistics]:
+        """Returns the running statistics of the steps that have some, by place and kind."""
+        steps = enumerate(self.steps)
+        return {f"{place}-{kind}": step.statistics for place, (kind, step) in steps if isinstance(step, Running)}
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the steps with running statistics, by place and kind."""
-        return {
-            f"{place}-{kind}": step.state_dict()
-            for place, (kind, step) in enumerate(self.steps)
-            if isinstance(step, Running)
-        }
+        return {name: statistics.state_dict() for name, statistics in self._statistics().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        running = {f"{place}-{kind}": step for place, (kind, step) in enumerate(self.steps)}
-        if set(state) != set(self.state_dict()):
-            raise RecipeError(f"the saved state is of the shapings {sorted(state)}, not {sorted(self.state_dict())}")
+        known = self._statistics()
+        if set(state) != set(known):
+            raise RecipeError(f"the saved state is of the shapings {sorted(state)}, not {sorted(known)}")
         for name, values in state.items():
-            step = running[name]
-            assert isinstance(step, Running)
-            step.load_state_dict(values)
+            known[name].load_state_dict(values)
 
 
 #: Each shaping's class; a `partial` is one with options that its name fixes.

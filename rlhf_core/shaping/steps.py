@@ -338,12 +338,6 @@ class Running(Elementwise):
             self.statistics.update(values[mask])
         return self.by(values, self.statistics)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.statistics.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.statistics.load_state_dict(state)
-
 
 @dataclass
 class MeanStd(Running):

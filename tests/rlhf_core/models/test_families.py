@@ -30,9 +30,10 @@ TEXTS = ["the cat sat on the mat", "a dog ran in the park", "cats and dogs ran",
 def test_statistics_and_reward_models_of_a_family_from_a_folder(family: str, tmp_path: Path) -> None:
     template = chat_template(FAMILIES[family].template)
     tokenizer = AutoTokenizer.from_pretrained(published(family, TEXTS, tmp_path))
-    grew = add_pad_token(tokenizer, template)
-    assert grew == (family in ("llama", "llama2"))
-    if grew:
+    before = len(tokenizer)
+    add_pad_token(tokenizer, template)
+    assert (len(tokenizer) > before) == (family in ("llama", "llama2"))
+    if len(tokenizer) > before:
         grown = load(tmp_path)
         grown.resize_token_embeddings(len(tokenizer))
         grown.save_pretrained(tmp_path)
@@ -55,7 +56,6 @@ def test_statistics_and_reward_models_of_a_family_from_a_folder(family: str, tmp
     pairs.backward()
     reward_model.save(tmp_path / "reward", {})
     critic = ScalarModel.load(tmp_path / "reward")[0].as_critic()
-
     assert critic.heads["value"].bias is not None
 
 
