@@ -168,25 +168,6 @@ def test_a_table_in_a_narrow_terminal_loses_no_digit(
     assert shown["60"] == shown["200"]
 
 
-def test_length_control_takes_away_what_length_alone_wins() -> None:
-    generator = np.random.default_rng(0)
-    prompts = [f"p{i}" for i in range(200)]
-    judged = {}
-    for name, extra in (("short", -30.0), ("even", 0.0), ("long", 30.0), ("longer", 40.0)):
-        difference = generator.normal(extra, 30, size=200)
-        wins = 1.0 + (1 / (1 + np.exp(-0.06 * difference)) > generator.uniform(size=200))
-        judged[name] = Judged(prompts, wins.tolist(), (100 + difference).tolist(), [100.0] * 200)
-    found = {
-        name: rate
-        for name, rows in judged.items()
-        if (rate := length_controlled(name, rows, dict.fromkeys(prompts, 0.0))) is not None
-    }
-    raw = {name: 100 * (float(np.mean(rows.preferences)) - 1) for name, rows in judged.items()}
-    assert found["longer"] < raw["longer"] - 5
-    assert found["short"] > raw["short"] + 5
-    assert found["longer"] - found["short"] < 0.7 * (raw["longer"] - raw["short"])
-
-
 def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     n = 40
