@@ -152,7 +152,7 @@ class _TableMaker:
 
     def metric(self, column: Column, row: MappedRow | None = None) -> str:
         """Returns the metric behind a column, or behind its cell in a row."""
-        return metric_name(self.table, column.key, row and row.published, judged=self.judged)
+        return metric_name(self.table, column.key, row.published if row else None, judged=self.judged)
 
     def values(self, name: str, metric: str) -> BySeed:
         """Returns a metric of a row by seed; empty in a table of settings."""
