@@ -86,13 +86,14 @@ def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built
     cells = {row["name"]: row["cells"]["lc_win_rate_vs_sft"] for row in table["rows"]}
     values = {name: found["seeds"] for name, found in cells.items() if found["status"] == "measured"}
     rows = [row for row in values if row != "segment"]
-    expected = dict(zip(rows, verdicts_of([paired(values[row], values["segment"]) for row in rows]), strict=True))
+    effects = {row: paired(values[row], values["segment"]) for row in rows}
+    expected = dict(zip(rows, verdicts_of([*effects.values()]), strict=True))
     assert set(expected) == {"phi3-mini", "bandit", "token"}
     for name, verdict in expected.items():
         found = cells[name]
         assert (found["word"], found["p"]) == (verdict.word, verdict.p_corrected)
-        assert found["difference"] == pytest.approx(verdict.effect.estimate)
-        interval = verdict.effect.interval()
+        assert found["difference"] == pytest.approx(effects[name].estimate)
+        interval = effects[name].interval()
         assert interval is not None
         assert found["interval"] == [interval.lower, interval.upper]
         assert found["smallest_visible"] == verdict.smallest_visible
