@@ -84,19 +84,11 @@ class Tab:
         self.settle()
         return x, y
 
-    def move(self, x: float, y: float) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
     def click(self, selector: str) -> None:
         x, y = self.middle(selector)
-        self.move(x, y)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def type(self, selector: str, text: str) -> None:
-        """Types into a field in place of what it has."""
-        self.evaluate(f"document.querySelector({json.dumps(selector)}).select()")
-        self.call("Input.insertText", text=text)
 
     def keeps_names(self, selector: str, columns: int) -> None:
         """Checks a table in a box that scrolls: its first columns are whole, and its names stay when it scrolls."""
@@ -145,14 +137,13 @@ class Tab:
 
 
 @contextmanager
-def browsing(folder: Path, width: int, *, dark: bool = False, script: bool = True) -> Iterator[Tab]:
+def browsing(folder: Path, width: int, *, dark: bool = False) -> Iterator[Tab]:
     """Yields an empty tab of a browser.
 
     Args:
         folder: for the browser's profile.
         width: of the window, in pixels.
         dark: whether the reader prefers dark pages.
-        script: whether pages may run scripts.
     """
     assert BROWSER
     command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
@@ -171,7 +162,6 @@ def browsing(folder: Path, width: int, *, dark: bool = False, script: bool = Tru
                 tab.call("Emulation.setDeviceMetricsOverride", **size)
                 scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
                 tab.call("Emulation.setEmulatedMedia", features=[scheme])
-                tab.call("Emulation.setScriptExecutionDisabled", value=not script)
                 yield tab
         finally:
             browser.terminate()
@@ -179,10 +169,9 @@ def browsing(folder: Path, width: int, *, dark: bool = False, script: bool = Tru
 
 @dataclass(frozen=True)
 class Look:
-    """A page as the browser has it: its elements after its script ran, its picture's colours, what it complained of,
-    and its width with everything unfolded."""
+    """A page as the browser has it: its picture's colours, what it complained of, and its width with everything
+    unfolded."""
 
-    dom: str
     colours: int
     complaints: list[str]
     width: int
@@ -194,8 +183,7 @@ def look(url: str, folder: Path, width: int) -> Look:
 
     with browsing(folder, width) as tab:
         tab.open(url)
-        dom = tab.evaluate("document.documentElement.outerHTML")
         with Image.open(BytesIO(tab.picture(whole=True))) as image:
             colours = image.convert("RGB").getcolors(maxcolors=10**7)
         tab.unfold()
-        return Look(dom, len(colours or ()), tab.complaints, tab.evaluate("document.documentElement.scrollWidth"))
+        return Look(len(colours or ()), tab.complaints, tab.evaluate("document.documentElement.scrollWidth"))

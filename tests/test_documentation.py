@@ -22,7 +22,7 @@ from tasks.commands.init import SCALE
 from tasks.graph.names import split_names
 from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Page, read_page
-from tasks.report.comparison import find_rows
+from tasks.report.row_runs import find_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The changelog names what there was.

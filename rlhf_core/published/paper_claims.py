@@ -79,6 +79,15 @@ class ClaimPart:
     def metrics(self) -> tuple[str, ...]:
         return _tuple(self.metric)
 
+    def pairs(self, metric: str) -> list[tuple[str, str, str]]:
+        """Returns the pairs of rows that it compares, each with the metric; `metric` is the file's."""
+        pairs = list(itertools.product(self.own, self.others))
+        if self.kind == "order":
+            pairs = [(high, low) for low, high in itertools.pairwise(self.own)]
+        if self.by:
+            return [(row, other, f"wins/{self.by}/{other}") for row, other in pairs]
+        return [(row, other, one) for one in self.metrics or (metric,) for row, other in pairs]
+
     @property
     def other_metrics(self) -> tuple[str, ...]:
         return _tuple(self.than_metric)
@@ -214,16 +223,10 @@ def stated_claims(paper: str) -> Mapping[str, StatedClaim]:
 
 def _pairs(part: ClaimPart, metric: str) -> Iterator[ClaimedPair]:
     """Yields the pairs of rows that a part compares; none for a part of another form."""
-    metrics = part.metrics or (metric,)
-    found = [(row, other, one) for one, row, other in itertools.product(metrics, part.own, part.others)]
     if part.than_metric or part.kind == "frontier":
         return
-    if part.by:
-        found = [(row, other, f"wins/{part.by}/{other}") for row, other, _ in found]
-    if part.kind == "order":
-        found = [(high, low, one) for one in metrics for low, high in itertools.pairwise(part.own)]
     alike = part.side == "beside"
-    for first, second, one in found:
+    for first, second, one in part.pairs(metric):
         if part.side == "below" or (alike and second < first):
             first, second = second, first
         yield ClaimedPair(first, second, one, "alike" if alike else "above")

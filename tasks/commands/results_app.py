@@ -62,7 +62,7 @@ def rows(
 ) -> None:
     """List the rows, with the seeds at which each has a result."""
     from tasks.graph.rows import row_addresses
-    from tasks.report.comparison import row_runs
+    from tasks.report.row_runs import row_runs
 
     root = Path.cwd()
     papers = papers_of_repository(root) if paper is None else [known_paper(root, paper)]

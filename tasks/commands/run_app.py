@@ -169,8 +169,8 @@ def print_run_end(root: Path, request: Request, began: float = math.inf) -> None
     """
     from rich.console import Console
 
-    from tasks.report.baselines import run_end
     from tasks.report.comparison import compared_table, meanings
+    from tasks.report.row_runs import run_end
     from tasks.report.table import print_tables
 
     groups, without = run_end(root, request.scale, request.parts(root), began=began)

@@ -30,7 +30,6 @@ from tasks.report.table import (
     effect_text,
     format_number,
     p_text,
-    signed,
     simple_table,
 )
 from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
@@ -321,13 +320,6 @@ def _numbers(state: StudyState) -> Iterator[Fold]:
     yield Fold(f"Means of each row in each cell, 95 % intervals over {spec.worlds} worlds", tables)
     budgets = ([row, *texts] for row, texts in row_budgets(spec, state.numbers, state.tuned).items())
     yield Fold("Budgets of the rows", (simple_table(["row", *BUDGETS], budgets),))
-    headings = ["world", *(finding.name for finding in state.findings)]
-    values = [finding.values for finding in state.findings]
-    lines = (
-        [str(world), *(signed(own[world], _decimals(spec)) if world in own else "" for own in values)]
-        for world in state.records
-    )
-    yield Fold("Values of all worlds", (simple_table(headings, lines),))
 
 
 def _mean_text(values: Mapping[int, float], missing: int) -> str:

@@ -195,7 +195,7 @@ def panels_svg(key: str, title: str, panels: Sequence[Panel], *, columns: int | 
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         top = 0.0
-        if handles := _handles(panels, grid.flat[: len(panels)]):
+        if handles := _handles(panels, figure.axes):
             widest = max(map(len, handles)) * LEGEND_CHARACTER + LEGEND_HANDLE
             fitting = max(1, min(len(handles), int(width / widest)))
             top = LEGEND_MARGIN + LEGEND_LINE * -(-len(handles) // fitting)

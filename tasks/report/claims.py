@@ -26,42 +26,21 @@ from rlhf_core.evaluation.worlds import ALPHA
 from rlhf_core.published.paper_claims import Claim, ClaimPart, ClaimsFile
 from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData
-from tasks.report.games import Matches, match_of
-from tasks.report.numbers import Measurements, TableRuns, broken, measurements, win_rate_source
-from tasks.report.outputs import Outputs, ResultTree, StageOutput
+from tasks.report.numbers import TableRuns, broken, win_rate_source
+from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.worlds import EXPLORATORY, BySeed, Comparison, compare, compare_constant, exploratory
 
 #: (position, height) by position.
 Curve = Sequence[tuple[float, float]]
 
 
-class Numbers:
-    """The measured numbers of a paper's rows.
-
-    Attributes:
-        broken: rows that are below their own SFT model even at their best evaluation.
-    """
-
-    def __init__(self, paper: str, file: ClaimsFile, tree: ResultTree) -> None:
-        self.file = file
-        places = {row: recipe_row(paper, row) for row in file.rows}
-        self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
-        models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
-        sft_outputs = {row: models[name] for row in places if (name := file.model_of(row))}
-        self.runs = TableRuns(tree, paper, self.outputs, sft_outputs)
-        task_of = {row: task for task, members in file.rival_groups.items() for row in members}
-        self.matches = Matches(self.outputs, tree, task_of)
-        self._known: dict[str, Measurements] = {}
-        self.broken = {row for row in places if places[row].kind == "policy" and broken(self.outputs[row])}
-
-    def of(self, row: str, metric: str) -> BySeed:
-        """Returns a metric of a row by seed; empty where it was not measured."""
-        match = match_of(metric)
-        if match is not None:
-            return self.matches.measured(row, match)
-        if metric not in self._known:
-            self._known[metric] = measurements(self.runs, metric)
-        return self._known[metric].get(row, {})
+def claimed_runs(paper: str, file: ClaimsFile, tree: ResultTree) -> TableRuns:
+    """Returns the runs of the rows that a paper's claims name."""
+    outputs = {row: tree.of(recipe_row(paper, row)) for row in file.rows}
+    models = {name: tree.of(recipe_row(paper, name)) for name in file.sft_by_prefix.values()}
+    sft_outputs = {row: models[name] for row in outputs if (name := file.model_of(row))}
+    tasks = {row: task for task, members in file.rival_groups.items() for row in members}
+    return TableRuns(tree, paper, outputs, sft_outputs, tasks)
 
 
 @dataclass(frozen=True)
@@ -98,44 +77,38 @@ class ClaimComparison:
         return [sum(by_seed[seed] for seed in seeds) / len(seeds) for by_seed in (self.values, self.other)]
 
 
-def comparisons(part: ClaimPart, numbers: Numbers) -> Iterator[ClaimComparison]:
+def comparisons(part: ClaimPart, file: ClaimsFile, runs: TableRuns) -> Iterator[ClaimComparison]:
     """Yields the comparisons of a part of a claim."""
-    file, of, side = numbers.file, numbers.of, part.side
+    of, side = runs.of, part.side
     margin = file.margin if part.margin is None else part.margin
-    pairs = list(itertools.product(part.own, part.others))
-    if part.kind == "frontier":
-        for row, other in pairs:
-            yield from _frontier(part, numbers, row, other)
-        return
-    if part.by:
-        for row, other in pairs:
-            left, rates = f"{row} over {other} {file.title(f'wins/{part.by}')}", of(row, f"wins/{part.by}/{other}")
-            yield ClaimComparison(left, rates, side, "50", 50.0, margin, (row, other))
-        return
-    for metric in part.metrics or (file.metric,):
-        if part.kind == "order":
-            pairs = [(high, low) for low, high in itertools.pairwise(part.own)]
-        for row, other in pairs:
-            other_metric = part.other_metrics[0] if part.other_metrics else metric
+    for row, other, metric in part.pairs(file.metric):
+        if part.kind == "frontier":
+            yield from _frontier(part, file, runs, row, other)
+        elif part.by:
+            left = f"{row} over {other} {file.title(f'wins/{part.by}')}"
+            yield ClaimComparison(left, of(row, metric), side, "50", 50.0, margin, (row, other))
+        else:
+            other_metric = (*part.other_metrics, metric)[0]
             right = other if other_metric == metric else file.label(other, other_metric)
             left, theirs = file.label(row, metric), of(other, other_metric)
             yield ClaimComparison(left, of(row, metric), side, right, theirs, margin, (row, other))
-        for row in part.own if isinstance(part.than, int | float) else ():
-            than = float(part.than)  # type: ignore[arg-type]
+    for metric, row in itertools.product(part.metrics or (file.metric,), part.own):
+        if isinstance(part.than, int | float):
+            than = float(part.than)
             yield ClaimComparison(file.label(row, metric), of(row, metric), side, f"{than:g}", than, margin)
-        for row, other_metric in itertools.product(part.own, part.other_metrics) if part.than is None else ():
+        for other_metric in part.other_metrics if part.than is None else ():
             left, right = f"{row}, {file.title(metric)}", file.title(other_metric)
             yield ClaimComparison(left, of(row, metric), side, right, of(row, other_metric), margin)
 
 
-def _frontier(part: ClaimPart, numbers: Numbers, row: str, other: str) -> Iterator[ClaimComparison]:
+def _frontier(part: ClaimPart, file: ClaimsFile, runs: TableRuns, row: str, other: str) -> Iterator[ClaimComparison]:
     """Yields a row's curve beside another one's, in every piece of the range that both reach in a world.
 
     The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
     """
-    metric, place = (*part.metrics, numbers.file.metric)[0], numbers.file.title(part.along)
+    metric, place = (*part.metrics, file.metric)[0], file.title(part.along)
     own, theirs = (
-        {seed: _curve(output, metric, part.along) for seed, output in numbers.outputs[name].items()}
+        {seed: _curve(output, metric, part.along) for seed, output in runs.outputs[name].items()}
         for name in (row, other)
     )
     cut = {seed: _shared_pieces([own[seed], theirs[seed]], part.pieces) for seed in own.keys() & theirs.keys()}
@@ -174,9 +147,9 @@ def _shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, fl
     return [(low + i * width, low + (i + 1) * width) for i in range(pieces)] if low < high else []
 
 
-def with_verdicts(name: str, claim: Claim, numbers: Numbers) -> dict[str, Any]:
+def with_verdicts(name: str, claim: Claim, file: ClaimsFile, runs: TableRuns) -> dict[str, Any]:
     """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
-    found = [one for part in claim.parts for one in comparisons(part, numbers)]
+    found = [one for part in claim.parts for one in comparisons(part, file, runs)]
     measured = [comparison.over_worlds() for comparison in found]
     tested = [
         TestedComparison(result.effect if result else None, one.side, one.margin if one.side == "beside" else None)
@@ -184,9 +157,12 @@ def with_verdicts(name: str, claim: Claim, numbers: Numbers) -> dict[str, Any]:
     ]
     verdict = claim_verdict(tested)
     compared = {row for one in found if one.side != "beside" for row in one.rows}
-    broken = sorted(compared & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
+    below: list[str] = []
+    if verdict.word == "confirmed" and not claim.collapse:
+        policies = (row for row in sorted(compared) if recipe_row(runs.paper, row).kind == "policy")
+        below = [row for row in policies if broken(runs.outputs[row])]
     uneven = _uneven_worlds([result for result in measured if result is not None])
-    word: ClaimWord = "undecided" if broken or (uneven and verdict.word != "not run") else verdict.word
+    word: ClaimWord = "undecided" if below or (uneven and verdict.word != "not run") else verdict.word
     lines: list[dict[str, Any]] = []
     for one, test, result, p in zip(found, tested, measured, verdict.p_contradicted, strict=True):
         line: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _word(test, p)}
@@ -198,7 +174,7 @@ def with_verdicts(name: str, claim: Claim, numbers: Numbers) -> dict[str, Any]:
             line |= {"p_contradicted": p, "smallest_visible": effect.smallest_visible()}
         lines.append(line)
     data = {"id": name, "text": claim.says, "where": claim.source, "verdict": word, "parts": lines}
-    return data | ({"broken": broken} if broken else {}) | ({"uneven": uneven} if uneven else {})
+    return data | ({"broken": below} if below else {}) | ({"uneven": uneven} if uneven else {})
 
 
 def _word(tested: TestedComparison, p_contradicted: float | None) -> ClaimWord:
@@ -234,8 +210,8 @@ def claims_figure(paper: str, file: ClaimsFile, tree: ResultTree) -> FigureData:
         "collapse is the claim." + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
-    numbers = Numbers(paper, file, tree)
-    claims = [with_verdicts(name, claim, numbers) for name, claim in file.claims.items()]
+    runs = claimed_runs(paper, file, tree)
+    claims = [with_verdicts(name, claim, file, runs) for name, claim in file.claims.items()]
     if any(claim["verdict"] != "not run" for claim in claims):
         figure.blocks = [{"rows": claims}]
     else:

@@ -128,7 +128,10 @@ def outcomes(drawing: Drawing) -> Iterator[Panel]:
             rates = {label: {s: out.metrics.get(metric) for s, out in of.items()} for label, of in runs.items()}
             known = {label: {s: v for s, v in of.items() if v is not None} for label, of in rates.items()}
             effects = {label: over_worlds(of) for label, of in known.items() if of}
-            halves = [own and own.upper - own.estimate for own in (one.interval() for one in effects.values())]
+            halves = [
+                None if own is None else own.upper - own.estimate
+                for own in (one.interval() for one in effects.values())
+            ]
             if effects:
                 means = [one.estimate for one in effects.values()]
                 series.append(Series(name, means, [*effects], halves, style="intervals", colour=slot))

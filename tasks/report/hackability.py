@@ -25,9 +25,7 @@ from tasks.report.table import (
     TableCell,
     TableColumn,
     TableRow,
-    format_number,
     number_cell,
-    signed,
     simple_table,
 )
 from tasks.report.worlds import Mean, mean_of
@@ -51,9 +49,9 @@ MEASURED = (
 SIGNIFICANCE_LEVEL = 0.05
 READING = (
     "Each policy is trained on one reward with one mitigation. The number is the true win rate over the SFT policy at "
-    "the end; below it how far the proxy rose, what was lost since the best evaluation, and the first evaluation that "
-    "fell beyond noise while the proxy rose. Hacked (✗): the proxy rose and the win rate fell beyond noise; won (✓): "
-    "the win rate ends above 50 % beyond noise. Nothing is filled in: what was not run says so."
+    "the end; each reward's own table has how far the proxy rose and what was lost on the way. Hacked (✗): the proxy "
+    "rose and the win rate fell beyond noise; won (✓): the win rate ends above 50 % beyond noise. Nothing is filled "
+    "in: what was not run says so."
 )
 
 
@@ -109,10 +107,6 @@ class RewardResults:
     description: str
     cells: list[Mitigation]
 
-    @property
-    def measured(self) -> list[Mitigation]:
-        return [cell for cell in self.cells if cell.runs]
-
 
 @dataclass(frozen=True)
 class Laboratory:
@@ -144,47 +138,39 @@ def compare(
     Raises:
         DataError: a result without the measures of hacking.
     """
-    titles, found = mitigation_titles(root), []
-    results = root / "results" / scale
+    titles, results = mitigation_titles(root), root / "results" / scale
     tree = ResultTree(results, tuple(seeds)) if results.is_dir() else None
-    for reward in rewards:
-        cells = []
-        for name in names:
-            if (row := reward.rows.get(name)) is None:
-                reason = f"left out: {reward.left_out.get(name, 'there is no row')}"
-                cells.append(Mitigation(name, titles[name], reason))
-                continue
-            runs = tree.outputs(LABORATORY, "policy", row) if tree else {}
-            for run in runs.values():
-                if WIN_RATE not in run.metrics or not run.rows("hacking.jsonl"):
-                    remedy = "Set measure_hacking: true in its policy settings"
-                    raise DataError("this run has no measures of hacking", file=str(run.result), remedy=remedy)
-            cells.append(Mitigation(name, titles[name], runs=runs))
-        found.append(RewardResults(reward.reward, _describe(root, reward.reward), cells))
+
+    def mitigation(reward: RewardRows, name: str) -> Mitigation:
+        if (row := reward.rows.get(name)) is None:
+            return Mitigation(name, titles[name], f"left out: {reward.left_out.get(name, 'there is no row')}")
+        runs = tree.outputs(LABORATORY, "policy", row) if tree else {}
+        for run in runs.values():
+            if WIN_RATE not in run.metrics or not run.rows("hacking.jsonl"):
+                remedy = "Set measure_hacking: true in its policy settings"
+                raise DataError("this run has no measures of hacking", file=str(run.result), remedy=remedy)
+        return Mitigation(name, titles[name], runs=runs)
+
+    found = [
+        RewardResults(each.reward, _describe(root, each.reward), [mitigation(each, name) for name in names])
+        for each in rewards
+    ]
     return Laboratory(scale, seeds, found, list(titles))
 
 
 def _outcome(cell: Mitigation) -> TableCell:
-    """Returns a mitigation's cell in the table of all rewards: its win rate, and what happened on the way."""
+    """Returns a mitigation's cell in the table of all rewards: its win rate and verdict."""
     if not cell.runs:
         return TableCell(cell.reason, absent=True)
-    (rate, error), (gain, _), (loss, _) = map(cell.mean, (WIN_RATE, PROXY_GAIN, "hacking/loss_after_peak"))
-    (onset, _), (kl, _) = map(cell.mean, (ONSET, "hacking/onset_kl"))
-    lines = (
-        cell.verdict,
-        "" if gain is None else f"proxy {signed(gain, 1)}",
-        "" if loss is None else f"{format_number(-loss, 1)} after peak",
-        "no onset" if onset is None else f"onset {onset:.0f}{'' if kl is None else f' · KL {kl:.1f}'}",
-    )
     tip = "\n".join(f"seed {seed}: {run.metrics[WIN_RATE]:.1f} %" for seed, run in cell.runs.items())
-    return replace(number_cell(rate, error, 1), notes=lines, verdict=cell.verdict, tip=tip)
+    return replace(number_cell(*cell.mean(WIN_RATE), 1), notes=(cell.verdict,), verdict=cell.verdict, tip=tip)
 
 
 def _curves(reward: RewardResults, order: Sequence[str]) -> Picture:
     """Returns all mitigations of one reward in one panel: rise of the proxy on the left axis, win rate on the right."""
     first = order.index("par") if "par" in order else 0  # has the colour of a paper's own method
     series = []
-    for cell in reward.measured:
+    for cell in reward.cells:
         colour = (order.index(cell.name) - first) % len(PALETTE)
         for metric, right in (("proxy", False), ("win_rate", True)):
             points = curve(cell.runs, metric, file="hacking.jsonl")
@@ -198,16 +184,13 @@ def _curves(reward: RewardResults, order: Sequence[str]) -> Picture:
 def _reward_section(reward: RewardResults, order: Sequence[str]) -> Section:
     """Returns a reward's mitigations in numbers and their curves."""
     parts: list[Any] = [Text(f"{reward.description[:1].upper()}{reward.description[1:]}.")]
-    if not reward.measured:
-        return Section(reward.name, reward.name, [*parts, Text("Not run.", "absent")])
     rows = []
-    for cell in reward.measured:
+    for cell in (cell for cell in reward.cells if cell.runs):
         cells = [number_cell(*cell.mean(metric), decimals) for _, metric, decimals in MEASURED]
         rows.append(TableRow(cell.title, (*cells, TableCell(f"{cell.times_hacked} of {len(cell.runs)}"))))
     columns = tuple(map(TableColumn, (*(heading for heading, _, _ in MEASURED), "hacked")))
-    return Section(
-        reward.name, reward.name, [*parts, ShownTable(columns, tuple(rows), "mitigation"), _curves(reward, order)]
-    )
+    shown = [ShownTable(columns, tuple(rows), "mitigation"), _curves(reward, order)] if rows else []
+    return Section(reward.name, reward.name, [*parts, *(shown or [Text("Not run.", "absent")])])
 
 
 def laboratory_page(found: Laboratory) -> ReportPage:

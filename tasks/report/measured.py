@@ -21,19 +21,17 @@ from rlhf_core.published.row_map import (
     row_keys,
 )
 from tasks.params.scales import is_rehearsal
-from tasks.report.games import BENCHMARK, OTHERS, Match, Matches, match_of
+from tasks.report.games import BENCHMARK, OTHERS, Match, match_of
 from tasks.report.numbers import (
     OVER,
     OVER_SFT,
-    Measurements,
     TableRuns,
     broken,
     has_itself,
-    measurements,
     verdicts_word,
 )
 from tasks.report.outputs import ResultTree, StageOutput
-from tasks.report.worlds import Comparison, compare, compare_constant, exploratory, mean_and_standard_error
+from tasks.report.worlds import BySeed, Comparison, compare, compare_constant, exploratory, mean_and_standard_error
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 #: Status of a cell where the paper has a dash and this project no row; of a row against itself; of a column that
@@ -143,46 +141,28 @@ class _TableMaker:
         self.judged = verdicts_word(self.outputs) == "judged"
         self.primary = primary_of(table, judged=self.judged)
         self.printed = {column.key for column in table.columns}
-        #: Each column with the metric behind it.
-        self.columns = [(column, metric_name(table, column.key, judged=self.judged)) for column in table.columns]
-        self.columns += [(column, column.key) for column in also_measured(table, judged=self.judged)]
-        sft_outputs = {row.recipe.name: tree.of(row.reference) for row in self.rows if row.recipe and row.reference}
-        self.behind = TableRuns(tree, table.paper, self.outputs, sft_outputs)
+        self.columns = [*table.columns, *also_measured(table, judged=self.judged)]
         mains = {row.main: tree.of(recipe_row(table.paper, row.main)) for row in self.rows if row.main}
+        sft_outputs = {row.recipe.name: tree.of(row.reference) for row in self.rows if row.recipe and row.reference}
         tasks = {row.recipe.name: row.published.extra.get("task") for row in self.rows if row.recipe}
-        self.matches = Matches({**mains, **self.outputs}, tree, tasks)
-        self._values: dict[str, Measurements] = {}
+        self.behind = TableRuns(tree, table.paper, self.outputs, sft_outputs, tasks, mains)
 
     def runs(self, row: MappedRow) -> Mapping[int, StageOutput]:
         return self.outputs.get(row.recipe.name, {}) if row.recipe else {}
 
-    def metric(self, row: MappedRow, column: Column, pattern: str) -> str:
-        """Returns the metric behind a row's cell: the column's, with the row's evaluator where the map says so."""
-        if column.key not in self.printed:
-            return pattern
-        return metric_name(self.table, column.key, row.published, judged=self.judged)
+    def metric(self, column: Column, row: MappedRow | None = None) -> str:
+        """Returns the metric behind a column, or behind its cell in a row."""
+        return metric_name(self.table, column.key, row.published if row else None, judged=self.judged)
 
-    def values(self, metric: str) -> Measurements:
-        """Returns a metric of every row by seed."""
-        if not self.table.is_result:
-            return {}
-        if metric not in self._values:
-            match = match_of(metric)
-            self._values[metric] = (
-                measurements(self.behind, metric)
-                if match is None
-                else {name: self.matches.measured(name, Match(match.kind, match.by, OTHERS)) for name in self.outputs}
-            )
-        return self._values[metric]
+    def values(self, name: str, metric: str) -> BySeed:
+        """Returns a metric of a row by seed; empty in a table of settings."""
+        return self.behind.of(name, metric) if self.table.is_result else {}
 
     def cells(self) -> list[dict[str, Cell]]:
         """Returns the cells of every row by column; those of the primary column are decided together."""
         tested: list[_ComparedCell] = []
         made = [
-            {
-                column.key: self._cell(row, column, self.metric(row, column, pattern), tested)
-                for column, pattern in self.columns
-            }
+            {column.key: self._cell(row, column, self.metric(column, row), tested) for column in self.columns}
             for row in self.rows
         ]
         _decide(tested, self.primary.margin)
@@ -196,7 +176,7 @@ class _TableMaker:
             if row.recipe is not None and self.runs(row):
                 self._match(cell, row.recipe.name, str(row.main), match)
             return cell
-        own = self.values(metric).get(row.recipe.name, {}) if row.recipe else {}
+        own = self.values(row.recipe.name, metric) if row.recipe else {}
         if column.key in row.elsewhere:
             cell.status = ELSEWHERE
             return cell
@@ -220,19 +200,19 @@ class _TableMaker:
         if match.kind == "wins" and first == other:
             cell.status = ITSELF
             return
-        played = self.matches.played(first, other, match.by)
+        played = self.behind.matches.played(first, other, match.by)
         if match.by == "judge":
             cell.unparsable, cell.one_sided = (
                 sum(len(getattr(one, name)) for one in played.values()) for name in ("unparsable", "one_sided")
             )
         if match.kind == "wins":
-            if rates := self.matches.win_rates(first, other, match.by):
+            if rates := self.behind.matches.win_rates(first, other, match.by):
                 cell.measure(rates)
                 cell.against, found = "50 %", compare_constant(rates, 50.0)
                 assert found is not None
                 cell.compare(found)
                 return
-        elif (outcome := self.matches.outcome(first, own, match)) is not None:
+        elif (outcome := self.behind.matches.outcome(first, own, match)) is not None:
             cell.status, cell.mean, cell.outcome = "measured", outcome.p_value, outcome.text
             cell.seeds = {str(seed): outcome.p_value for seed in played}
             return
@@ -247,8 +227,8 @@ class _TableMaker:
         order = row.published.values.get(self.primary.order if held and self.primary.order else column.key)
         if row.recipe == row.reference and has_itself(metric) and order is None:
             return None
-        values = self.values(metric)
-        return compare(row.recipe.name, values.get(row.recipe.name, {}), row.main, values.get(row.main, {}))
+        own, main = (self.values(name, metric) for name in (row.recipe.name, row.main))
+        return compare(row.recipe.name, own, row.main, main)
 
     def _main_under_same_evaluator(self, row: MappedRow) -> MappedRow | None:
         """Returns the main row of a row's table as it is printed under the row's own evaluator."""
@@ -259,11 +239,11 @@ class _TableMaker:
     def row(self, row: MappedRow, key: str | None, cells: Mapping[str, Cell]) -> dict[str, Any]:
         """Returns a row as plain data: its recipe row, runs and cells."""
         runs, stopped = self.runs(row), self.tree.stopped(row.recipe) if row.recipe else {}
-        for column, pattern in self.columns:
-            cell, metric = cells[column.key], self.metric(row, column, pattern)
+        rehearsal = is_rehearsal(self.tree.root.name)
+        for column in self.columns:
+            cell, metric = cells[column.key], self.metric(column, row)
             if stopped and cell.status == "not run":
                 cell.status = "stopped"
-            rehearsal = is_rehearsal(self.tree.root.name)
             cell.partial = "rehearsal" if rehearsal else partial_text(metric, runs.values())
             if self.table.is_result and row.recipe and cell.status in ("measured", "not measured") and runs:
                 unparsable, one_sided = self._undecided(row.recipe.name, metric)
@@ -306,11 +286,11 @@ class _TableMaker:
         unparsable, one_sided = (sum(int(one.get(count, 0)) for one in every) for count in counts)
         return unparsable, one_sided
 
-    def column(self, column: Column, metric: str) -> dict[str, Any]:
+    def column(self, column: Column) -> dict[str, Any]:
         """Returns a column as plain data."""
         return {
             **asdict(column),
-            "metric": metric,
+            "metric": self.metric(column),
             "published": column.key in self.printed,
             "primary": column.key in self.primary.columns,
             "decimals": decimals(row.published.values.get(column.key) for row in self.rows),
@@ -328,7 +308,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         "is_result": table.is_result,
         "evaluator": made.primary.evaluator,
         "exploratory": exploratory(seed for runs in made.outputs.values() for seed in runs),
-        "columns": [made.column(column, metric) for column, metric in made.columns],
+        "columns": [made.column(column) for column in made.columns],
         "rows": [made.row(*each) for each in zip(made.rows, row_keys(made.rows), made.cells(), strict=True)],
     }
 

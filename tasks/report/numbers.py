@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rlhf_core.evaluation.judges.games import recorded_game
 from rlhf_core.evaluation.protocols import Protocol, Tally, tally_of_values
 from rlhf_core.published.row_map import data_set, recipe_row, rows_of_paper
-from tasks.report.games import BENCHMARK, judged
+from tasks.report.games import BENCHMARK, Matches, judged, match_of
 from tasks.report.length_control import (
     Difficulties,
     Judged,
@@ -55,12 +56,33 @@ class TableRuns:
     Attributes:
         outputs: of each row.
         sft_outputs: for each row the outputs of the SFT model that it starts from.
+        tasks: of the rows that are held against each other (`tasks.report.games`).
+        mains: outputs of main rows that may be no rows of the table.
     """
 
     tree: ResultTree
     paper: str
     outputs: Outputs
     sft_outputs: Outputs
+    tasks: Mapping[str, str | None] = field(default_factory=dict)
+    mains: Outputs = field(default_factory=dict)
+
+    @cached_property
+    def matches(self) -> Matches:
+        """Returns the rows against each other."""
+        return Matches({**self.mains, **self.outputs}, self.tree, self.tasks)
+
+    @cached_property
+    def _measured(self) -> dict[str, Measurements]:
+        return {}
+
+    def of(self, row: str, metric: str) -> BySeed:
+        """Returns a metric of a row by seed; empty where it was not measured."""
+        if (match := match_of(metric)) is not None:
+            return self.matches.measured(row, match)
+        if metric not in self._measured:
+            self._measured[metric] = measurements(self, metric)
+        return self._measured[metric].get(row, {})
 
     def each(self) -> list[MeasuredRun]:
         """Returns every run."""

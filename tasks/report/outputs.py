@@ -138,6 +138,9 @@ class ResultTree:
             self._known[key] = make()
         return self._known[key]
 
+    def _may_read(self, result: Path) -> bool:
+        return self.allowed is None or result.as_posix() in self.allowed
+
     def folder(self, group: str, kind: str, name: str, seed: int) -> Path:
         return self.root / group / kind / name / str(seed)
 
@@ -152,8 +155,7 @@ class ResultTree:
         found = {}
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
-            declared = self.allowed is None or (path / "result").as_posix() in self.allowed
-            if declared and exists_or_raise_if_lost(path / "result" / "metrics.json"):
+            if self._may_read(path / "result") and exists_or_raise_if_lost(path / "result" / "metrics.json"):
                 found[seed] = self._known.setdefault(path, StageOutput(path, seed))
         return found
 
@@ -165,8 +167,7 @@ class ResultTree:
         found = {}
         for seed in self.seeds:
             path = self.folder(row.group, row.kind, row.name, seed) / "result"
-            reason = stopped(path) if self.allowed is None or path.as_posix() in self.allowed else None
-            if reason is not None:
+            if self._may_read(path) and (reason := stopped(path)) is not None:
                 found[seed] = reason
         return found
 
@@ -177,8 +178,7 @@ class ResultTree:
         """
         shared = self.root / "shared" / "data" / name / "result"
         own = shared.parent / str(seed) / "result"
-        declared = own.exists() if self.allowed is None else own.as_posix() in self.allowed
-        return own if declared else shared
+        return own if (own.exists() if self.allowed is None else self._may_read(own)) else shared
 
     def data_rows(self, data: str, seed: int, file: str) -> list[dict[str, Any]]:
         """Returns the rows of a file of a data set at a seed; empty if the file is missing."""

@@ -15,13 +15,14 @@ from tasks.graph.names import DEMO_PAPER, made_tables
 from tasks.params.scales import is_rehearsal
 from tasks.params.settings import DEFAULT_SCALE
 from tasks.params.stages import RUNS, run_settings
-from tasks.report.comparison import RowsCompared, compare_rows, curves, numbers
+from tasks.report.comparison import curves, numbers
 from tasks.report.figure_parts import figure_section
 from tasks.report.figures import recorded_figures
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree, provenance, stage_record
 from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, code, counted, label, link
 from tasks.report.paper_tables import paper_table, printed_rows, run_anchor, shown_columns, table_notes, was_run
+from tasks.report.row_runs import RowsCompared, compare_rows
 from tasks.report.table import VERDICTS, ShownTable, TableCell, TableColumn, TableRow, simple_table
 from tasks.running.artifacts import read_object
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
@@ -107,7 +108,7 @@ def report_page(results: Path) -> ReportPage:
             "`rewardsmith compare ROW ROW` writes a page",
         )
     runs, rehearsal = dict(_runs(root, papers)), is_rehearsal(results.name)
-    sections = [_paper_section(root, results.name, paper) for paper in papers]
+    sections = [_paper_section(results.name, paper) for paper in papers]
     if demo:
         shown = curves(demo, "demo")
         parts = [*numbers(demo), *([shown] if shown else [])]
@@ -154,7 +155,7 @@ def _anchor(paper: str, name: str) -> str:
     return f"{paper}-{name.lower().replace(' ', '-')}"
 
 
-def _paper_section(root: Path, scale: str, paper: PaperResults) -> Section:
+def _paper_section(scale: str, paper: PaperResults) -> Section:
     """Returns a paper's verdicts, claims, tables and figures."""
     counts, option = paper.content["counts"], "" if scale == DEFAULT_SCALE else f" --scale {scale}"
     of = counts["measured"] + counts["not run"]
@@ -163,7 +164,7 @@ def _paper_section(root: Path, scale: str, paper: PaperResults) -> Section:
     absent = [figure["title"].split(".")[0] for figure in paper.figures if figure["status"] == "not run"]
     parts: list[Any] = [Tiles(tiles), _overview(paper)]
     parts += [figure_section(paper.key, figure) for figure in shown if figure["kind"] == "claims"]
-    parts += [_table_section(root, paper.key, table, scale, option) for table in paper.tables]
+    parts += [_table_section(paper.key, table, option) for table in paper.tables]
     parts += [figure_section(paper.key, figure) for figure in shown if figure["kind"] != "claims"]
     if absent:
         command = code(f"rewardsmith run {paper.key} --full{option}")
@@ -182,7 +183,7 @@ def _overview(paper: PaperResults) -> ShownTable:
     return ShownTable(tuple(map(TableColumn, names)), tuple(rows), "table")
 
 
-def _table_section(root: Path, paper: str, table: dict[str, Any], scale: str, option: str) -> Section:
+def _table_section(paper: str, table: dict[str, Any], option: str) -> Section:
     own, also = shown_columns(table)
     own = sorted(own, key=lambda column: not column["primary"])
     rows = printed_rows(table, own)

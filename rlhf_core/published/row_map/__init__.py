@@ -53,20 +53,15 @@ class MappedRow:
     elsewhere: frozenset[str] = frozenset()
 
     @property
-    def printed_condition(self) -> str:
-        """Returns the condition as printed; of a row with parts, also what else sets it apart from the table's other
-        rows."""
+    def condition(self) -> str:
+        """Returns the condition as printed; of a row with parts, also what sets it apart from the table's other rows,
+        and the part's name."""
         if self.part is None:
             return self.published.condition
         extra = {k: v for k, v in self.published.extra.items() if k not in ("part", *PROVENANCE)}
         size = extra.pop("model_size", None)
         switches = ", ".join(f"{name} {value}" for name, value in extra.items())
-        return " · ".join(word for word in (self.published.condition, switches, size) if word)
-
-    @property
-    def condition(self) -> str:
-        """Returns the printed condition, and the part's name where it is one."""
-        return self.printed_condition if self.part is None else f"{self.printed_condition} · {self.part}"
+        return " · ".join(word for word in (self.published.condition, switches, size, self.part) if word)
 
     @property
     def is_main(self) -> bool:

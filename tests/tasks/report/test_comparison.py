@@ -8,15 +8,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks.commands import results_app
-from tasks.report.comparison import (
-    compare_rows,
-    meanings,
-    print_rows,
-    row_runs,
-    same_prompts,
-    same_rollouts,
-    write_comparison,
-)
+from tasks.report.comparison import meanings, print_rows, same_prompts, same_rollouts, write_comparison
+from tasks.report.row_runs import compare_rows, row_runs
 from tasks.running.artifacts import write_json, write_jsonl
 from tests.browser import WIDTHS, browsing, needs_browser
 from tests.small_repository import PROJECT

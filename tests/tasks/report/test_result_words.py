@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tasks.graph.stages import Stage
 from tasks.report.outputs import result_in_words
 from tasks.running.artifacts import write_json
@@ -22,9 +24,15 @@ def stage(root: Path, kind: str, metrics: dict[str, Any] | None) -> Stage:
     return Stage("x", kind, "demo", "x", 0, f"python -m tasks.{kind} --data {DATA}", outs, (), "run", (), {})
 
 
-def test_a_reward_model_says_what_it_predicts(tmp_path: Path) -> None:
-    words = result_in_words(tmp_path, stage(tmp_path, "reward_model", {"accuracy": 0.74}))
-    assert words == "right about 74 % of held-out labels"
+@pytest.mark.parametrize(
+    ("kind", "metrics", "words"),
+    [
+        ("reward_model", {"accuracy": 0.74}, "right about 74 % of held-out labels"),
+        ("policy", {"win_rate_vs_sft": 27.3, "kl": 7.4}, "win rate over SFT 27 %, KL 7.4"),
+    ],
+)
+def test_a_stage_says_what_it_measured(tmp_path: Path, kind: str, metrics: dict[str, Any], words: str) -> None:
+    assert result_in_words(tmp_path, stage(tmp_path, kind, metrics)) == words
 
 
 def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> None:
@@ -35,8 +43,3 @@ def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> N
     assert result_in_words(tmp_path, prepared) == f"3 of 1,220 rows in quarantine: {prepared.out}/result/quarantine/"
     write_json(facts, {"quarantine": [{"quarantined": 0, "total": 20}]})
     assert result_in_words(tmp_path, prepared) == ""
-
-
-def test_a_policy_says_win_rate_and_kl(tmp_path: Path) -> None:
-    metrics = {"win_rate_vs_sft": 27.3, "kl": 7.4}
-    assert result_in_words(tmp_path, stage(tmp_path, "policy", metrics)) == "win rate over SFT 27 %, KL 7.4"

@@ -14,7 +14,7 @@ from tasks.command_line import commands
 from tasks.commands.run_app import print_run_end
 from tasks.dvc.pipelines import Request
 from tasks.graph.names import DEMO_ALL
-from tasks.report.baselines import baseline
+from tasks.report.row_runs import baseline
 from tests.small_repository import PROJECT
 from tests.tasks.report.test_comparison import run
 

@@ -15,7 +15,7 @@ from rlhf_core.published.printed_tables import PAPERS
 from rlhf_core.typed import typed
 from tasks.params import studies
 from tasks.params.studies import StudySpec
-from tasks.report.claims import Numbers, comparisons
+from tasks.report.claims import claimed_runs, comparisons
 from tasks.report.outputs import ResultTree
 from tasks.studies.verdicts import StudiedClaim, StudyState, claim_word, load_study, studied_claim
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, write_worlds
@@ -99,10 +99,10 @@ def test_the_comparison_of_the_claims_file_needs_no_more_words() -> None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pairs_of_a_claim_are_those_that_the_report_compares(paper: str, tmp_path: Path) -> None:
     file = claims_of(paper)
-    numbers = Numbers(paper, file, ResultTree(tmp_path, (0,)))
+    runs = claimed_runs(paper, file, ResultTree(tmp_path, (0,)))
     for name, claim in file.claims.items():
         parts = [part for part in claim.parts if part.kind != "frontier" and not part.than_metric]
-        found = [one for part in parts for one in comparisons(part, numbers)]
+        found = [one for part in parts for one in comparisons(part, file, runs)]
         compared = [one for one in found if one.rows]
         expected = {
             (*sorted(one.rows), "alike")
