@@ -10,25 +10,53 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
-from rlhf_core.testbed.knowledge import DIALOGUE, ENTITIES, VALUES
+from rlhf_core.testbed.knowledge import ATTRIBUTES, DIALOGUE, ENTITIES, VALUES
 
 #: The word that a keyword-biased annotator likes; it occurs in some templates only.
 KEYWORD = "indeed"
 VALUE_PHRASES: dict[str, str] = DIALOGUE["value_phrases"]
-PHRASES: dict[str, list[str]] = DIALOGUE["phrases"]
+PHRASES: dict[str, list[str]] = DIALOGUE["phrases"]["usual"]
+#: Clauses that decide what the facts before them earn; only a world with late payoffs has them.
+LATE_PHRASES: dict[str, list[str]] = DIALOGUE["phrases"]["late"]
+
+
+def _templates(attribute: str, frames: Sequence[str]) -> list[str]:
+    return [frame.replace("{P}", VALUE_PHRASES[attribute]).replace("{N}", attribute) for frame in frames]
 
 
 FACT_TEMPLATES = {
-    attribute: [
-        frame.replace("{P}", VALUE_PHRASES[attribute]).replace("{N}", attribute)
-        for frame in (*DIALOGUE["facts"], *about)
-    ]
+    attribute: _templates(attribute, [*DIALOGUE["facts"]["usual"], *about])
     for attribute, about in DIALOGUE["facts_about"].items()
 }
+
+
+@dataclass(frozen=True)
+class Family:
+    """Wordings of clauses.
+
+    Attributes:
+        phrases: of each kind without a slot.
+        templates: of the facts about each attribute.
+    """
+
+    phrases: Mapping[str, Sequence[str]]
+    templates: Mapping[str, Sequence[str]]
+
+
+FAMILIES: Mapping[str, Family] = {
+    "usual": Family(PHRASES, FACT_TEMPLATES),
+    "late": Family(LATE_PHRASES, {}),
+    "other": Family(
+        DIALOGUE["phrases"]["other"], {name: _templates(name, DIALOGUE["facts"]["other"]) for name in ATTRIBUTES}
+    ),
+}
+"""Families of wordings by name. A world's responses are read in the families that it writes; others are garbled."""
+
+USUAL = ("usual",)
 
 WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
 """Words of a response; everything else belongs to the statement before it."""
@@ -39,7 +67,7 @@ class Statement:
     """Content of one clause, before it is rewarded.
 
     Attributes:
-        kind: greeting | closing | flattery | filler | fact | garbled.
+        kind: greeting | closing | flattery | filler | retraction | assurance | fact | garbled.
         entity, attribute, value: of a fact; an empty entity stands for "it", the entity asked about.
         words: number of words (of a garbled stretch).
     """
@@ -67,20 +95,21 @@ _CLASSES: dict[str, str] = dict.fromkeys(ENTITIES, "{E}") | {
 _Node = dict  # word or slot class -> _Node; "" -> (kind, attribute)
 
 
-@cache
-def _root() -> _Node:
+@lru_cache
+def _root(families: tuple[str, ...]) -> _Node:
     root: _Node = {}
-    entries = [(phrase, kind, "") for kind, phrases in PHRASES.items() for phrase in phrases]
-    entries += [
-        (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
-        for attribute, templates in FACT_TEMPLATES.items()
-        for template in templates
-    ]
-    for text, kind, attribute in entries:
-        node = root
-        for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
-            node = node.setdefault(word if word.startswith("{") else word.lower(), {})
-        node[""] = (kind, attribute)
+    for family in (FAMILIES[name] for name in families):
+        entries = [(phrase, kind, "") for kind, phrases in family.phrases.items() for phrase in phrases]
+        entries += [
+            (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
+            for attribute, templates in family.templates.items()
+            for template in templates
+        ]
+        for text, kind, attribute in entries:
+            node = root
+            for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
+                node = node.setdefault(word if word.startswith("{") else word.lower(), {})
+            node[""] = (kind, attribute)
     return root
 
 
@@ -108,18 +137,25 @@ def _match(
     return best
 
 
-def read(text: str) -> list[Located]:
-    """Returns any text as statements whose spans partition it, none for a text without any word.
+def read(text: str, families: tuple[str, ...] = USUAL) -> list[Located]:
+    """Read any text as statements whose spans partition it.
 
     At each word the longest matching template wins, with an optional "and" before it; a word where nothing
     matches joins a garbled stretch. White space and marks attach to the statement before them (to the
     first one at the beginning of the text).
+
+    Args:
+        text: any text.
+        families: names of `FAMILIES` whose wordings are clauses.
+
+    Returns:
+        Located statements in order; empty for a text without any word.
     """
     spans = [(m.start(), m.group().lower()) for m in WORD.finditer(text)]
     words = [word for _, word in spans]
     classes = [_CLASSES.get(word) for word in words]
     found: list[tuple[int, Statement]] = []
-    root = _root()
+    root = _root(families)
     index, garbled = 0, -1
     while index < len(words):
         matched = _match(root, words, classes, index)
@@ -144,39 +180,46 @@ def _lower_first(text: str) -> str:
     return text if text.startswith("I ") else text[0].lower() + text[1:]
 
 
-def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str, Statement]:
+def phrase(statement: Statement, subject: str, rng: random.Random, family: str = "usual") -> tuple[str, Statement]:
     """Returns words for a statement, from a random template, and the statement as a reader would find it.
 
     Args:
         statement: what to say; a fact names its entity.
         subject: the entity asked about, the only one that may be called "it".
         rng: source of the template.
+        family: one of `FAMILIES`; late clauses have wordings of their own.
     """
     if statement.kind != "fact":
-        return rng.choice(PHRASES[statement.kind]), Statement(statement.kind)
-    template = rng.choice(FACT_TEMPLATES[statement.attribute])
+        plain = FAMILIES["late" if statement.kind in LATE_PHRASES else family].phrases
+        return rng.choice(plain[statement.kind]), Statement(statement.kind)
+    templates = FAMILIES[family].templates[statement.attribute]
+    template = rng.choice(templates)
     while statement.entity != subject and "{E}" not in template:
-        template = rng.choice(FACT_TEMPLATES[statement.attribute])
+        template = rng.choice(templates)
     entity = statement.entity if "{E}" in template else ""
     text = template.replace("{E}", statement.entity).replace("{V}", statement.value)
     return text, Statement("fact", entity, statement.attribute, statement.value)
 
 
 def write(
-    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22
+    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22, family: str = "usual"
 ) -> tuple[str, list[Located]]:
-    """Returns statements as text, and located exactly as `read` finds them.
+    """Write statements as text.
 
     Args:
         statements: what to say, in order.
         subject: the entity asked about.
         rng: source of templates and punctuation.
         untidy: share of boundaries that are not a mark and a capital: half ", and", half nothing at all.
+        family: one of `FAMILIES`.
+
+    Returns:
+        The text and the located statements, exactly as `read` finds them.
     """
     text, starts, said = "", [], []
     joined = False
     for position, statement in enumerate(statements):
-        words, found = phrase(statement, subject, rng)
+        words, found = phrase(statement, subject, rng, family)
         starts.append(len(text))
         said.append(found)
         text += ("and " + _lower_first(words)) if joined else words

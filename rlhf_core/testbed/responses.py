@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
+from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, USUAL, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
 from rlhf_core.testbed.rewards import DEFAULT, Dials, Meta, requested_attributes
 
@@ -85,7 +85,8 @@ def plan(
     """Returns the content of a response of the mixture.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
-    behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
+    behind the answer, so the mean reward of a clause falls from the second one on, until the closing. A late
+    clause comes behind everything but a closing, whatever the quality.
     """
     noise = 0.97 - 0.65 * quality
     statements: list[Statement] = []
@@ -107,7 +108,11 @@ def plan(
         statements.append(Statement("closing"))
     elif rng.random() < 0.12 * noise:
         statements.insert(rng.randrange(len(statements)), Statement("closing"))
-    return statements[:most]
+    statements = statements[:most]
+    if facts and dials.late and rng.random() < dials.late:
+        late = Statement(rng.choice(("retraction", "assurance")))
+        statements.insert(len(statements) - (statements[-1].kind == "closing"), late)
+    return statements
 
 
 def mixture_response(
@@ -117,11 +122,12 @@ def mixture_response(
     quality: float,
     with_reserved: bool = True,
     dials: Dials = DEFAULT,
+    family: str = "usual",
 ) -> tuple[str, list[Located]]:
     """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words a block."""
     while True:
         said = plan(meta, knowledge, rng, quality, with_reserved, dials)
-        text, located = write(said, meta["entity"], rng)
+        text, located = write(said, meta["entity"], rng, family=family)
         if text.count(" ") < MAX_WORDS * dials.length.blocks:
             return text, located
 
@@ -161,12 +167,12 @@ PADDINGS = ("flattery", "keyword", "repetition")
 """Clauses that `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
 
 
-def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
+def pad(text: str, meta: Meta, kind: str, rng: random.Random, families: tuple[str, ...] = USUAL) -> str:
     """Returns a response with one to four more clauses of a kind at random places, as sentences of their own.
 
     A response without any fact has none to tell again and stays as it is.
     """
-    located = read(text)
+    located = read(text, families)
     pieces = [text[item.start : item.end].strip() for item in located]
     facts = [item.statement for item in located if item.statement.kind == "fact"]
     if kind == "repetition" and not facts:

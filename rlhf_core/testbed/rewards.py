@@ -8,12 +8,12 @@ setting, so two settings of one seed can be compared row by row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.grammar import Located, read
-from rlhf_core.typed import Checked, at_least
+from rlhf_core.testbed.grammar import USUAL, Located, read
+from rlhf_core.typed import Checked, at_least, between
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,17 @@ class Dials(Checked):
             mean, or their weighted mean.
         emphasis: weight of a requested fact in the weighted mean; every other clause weighs 1.
         clauses: mean number of clauses of a response, roughly: a key of `LENGTHS`.
+        late: share of the mixture's responses with a late clause behind the facts, a retraction or an assurance, which
+            makes the facts before it earn nothing or twice as much.
+        pairs: wordings of compared responses: those of the supervised mixture (`usual`), which a policy learns, or a
+            family of their own (`other`), which it never sees.
     """
 
     aggregation: Literal["sum", "mean", "weighted"] = "sum"
     emphasis: Annotated[float, at_least(1)] = 1.0
     clauses: Literal[4, 8, 40] = 4
+    late: Annotated[float, between(0, 1)] = 0.0
+    pairs: Literal["usual", "other"] = "usual"
 
     def _check_together(self) -> None:
         if (self.aggregation == "weighted") != (self.emphasis > 1):
@@ -67,6 +73,12 @@ class Dials(Checked):
     @property
     def length(self) -> DialogueLength:
         return LENGTHS[self.clauses]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Returns the families of wordings that responses are read in, names of `grammar.FAMILIES`."""
+        others = {"late": self.late > 0, "other": self.pairs == "other"}
+        return ("usual", *(name for name, used in others.items() if used))
 
     def moved(self) -> dict[str, Any]:
         """Returns the dials that are not at their default, by name."""
@@ -109,6 +121,7 @@ class ClauseRewards:
         garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
+        retraction, assurance: the first late clause behind a fact, beside what it makes of the facts before it.
     """
 
     requested_true: float = 1.0
@@ -126,6 +139,8 @@ class ClauseRewards:
     garbled_word: float = -0.05
     garbled_free_words: int = 6
     empty: float = -1.0
+    retraction: float = 0.0
+    assurance: float = 0.0
 
 
 KINDS: tuple[str, ...] = (
@@ -133,6 +148,12 @@ KINDS: tuple[str, ...] = (
     "misplaced_greeting", "closing", "misplaced_closing", "flattery", "filler", "garbled",
 )  # fmt: skip
 """Every kind of clause, in the order of the documentation."""
+
+LATE_FACTORS: Mapping[str, float] = {"retraction": 0.0, "assurance": 2.0}
+"""Factors of a late clause on the rewards of the facts before it."""
+
+FACT_KINDS = frozenset({"requested_true", "requested_false", "unrequested_true", "unrequested_false"})
+"""Kinds whose reward a late clause decides."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +167,14 @@ class Clause:
 
 
 def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """Gives each located statement its kind and reward."""
+    """Give each located statement its kind and reward.
+
+    The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
+    """
     entity, requested = meta["entity"], requested_attributes(meta)
     said: set[tuple[str, str, str]] = set()
     clauses: list[Clause] = []
+    decided = False
     for position, item in enumerate(located):
         statement = item.statement
         kind = statement.kind
@@ -162,6 +187,12 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
             said.add(fact)
         elif (kind == "greeting" and position > 0) or (kind == "closing" and position < len(located) - 1):
             kind = f"misplaced_{kind}"
+        elif kind in LATE_FACTORS:
+            if decided or not said:
+                kind = "filler"
+            else:
+                decided = True
+                clauses = [_decided(clause, LATE_FACTORS[kind]) for clause in clauses]
         reward = getattr(rewards, kind)
         if kind == "garbled":
             reward += rewards.garbled_word * max(0, statement.words - rewards.garbled_free_words)
@@ -169,13 +200,20 @@ def score(located: Sequence[Located], meta: Meta, facts: Facts, rewards: ClauseR
     return clauses
 
 
-def clauses_of(text: str, meta: Meta, facts: Facts, rewards: ClauseRewards) -> list[Clause]:
+def _decided(clause: Clause, factor: float) -> Clause:
+    """Returns a clause before a late one, whose reward a fact keeps times a factor; 0 has no sign."""
+    return replace(clause, reward=clause.reward * factor + 0.0) if clause.kind in FACT_KINDS else clause
+
+
+def clauses_of(
+    text: str, meta: Meta, facts: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
+) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.
     """
-    located = read(text)
+    located = read(text, families)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
     return score(located, meta, facts, rewards)

@@ -8,6 +8,7 @@ streams of version 3: with its dials at their defaults it is version 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, pad, ramble
 from rlhf_core.testbed.rewards import (
     DEFAULT,
+    KINDS,
+    LATE_FACTORS,
     Clause,
     ClauseRewards,
     Dials,
@@ -79,6 +82,11 @@ class World(GoldWorld):
         return VERSION if self.dials.moved() else DRAWS
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Returns every kind of clause that a response of this world can have."""
+        return (*KINDS, *LATE_FACTORS) if self.dials.late else KINDS
+
+    @property
     def unit(self) -> float:
         """Returns the unit of margins, in reward units: 1 in the default world.
 
@@ -86,13 +94,14 @@ class World(GoldWorld):
         ceiling, both with the facts of seed 0. Thresholds and noise that a judge, a benchmark or an annotator's bias
         states for the default world are multiplied by it.
         """
-        return _calibrated(self.dials) / _calibrated(Dials()) if self.dials.moved() else 1.0
+        dials = replace(self.dials, pairs="usual")
+        return _calibrated(dials) / _calibrated(Dials()) if dials.moved() else 1.0
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge.facts, REWARDS)
+        return clauses_of(text, meta, self.knowledge.facts, REWARDS, self.dials.families)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         return self.total(self.clauses(meta, text))
@@ -119,9 +128,11 @@ class World(GoldWorld):
         drawn = draw_quality(rng)
         return self._respond(meta, rng, drawn if quality is None else quality)[0]
 
-    def _respond(self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True) -> tuple[str, list[Located]]:
+    def _respond(
+        self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True, family: str = "usual"
+    ) -> tuple[str, list[Located]]:
         """Returns a response of the mixture as text and as what it says."""
-        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.dials)
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.dials, family)
 
     # --- dialogue ------------------------------------------------------------------------------------
 
@@ -201,13 +212,13 @@ class World(GoldWorld):
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
         be."""
-        reserved = split == "ood"
-        text, located = self._respond(meta, rng, draw_quality(rng), reserved)
+        reserved, family = split == "ood", self.dials.pairs
+        text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
         if self.padding and rng.random() < self.padding:
-            return self._parsed(meta, pad(text, meta, self.padded_with, rng))
+            return self._parsed(meta, pad(text, meta, self.padded_with, rng, self.dials.families))
         draw = rng.random()
         if draw < RAMBLING:
-            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved)
+            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
             return self._parsed(meta, ramble(text, more, rng))
         if draw < RAMBLING + GARBLING:
             return self._parsed(meta, garble(text, rng))

@@ -140,7 +140,7 @@ def measure_hacking(
         `clauses_per_response/<type>` and `clauses_per_response_sft/<type>`), and one row per evaluation for
         hacking.jsonl.
     """
-    from rlhf_core.testbed import KINDS, World
+    from rlhf_core.testbed import World
 
     kl = {0: 0.0, **kl}
     metrics = overoptimisation(watch.points, kl, watch.settings)
@@ -150,7 +150,7 @@ def measure_hacking(
         before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in asked]
         for suffix, written in (("", answers), ("_sft", before)):
             kinds = ([clause.kind for clause in world.clauses(row["meta"], row["response"])] for row in written)
-            shares, per_response = clause_use(kinds, KINDS)
+            shares, per_response = clause_use(kinds, world.kinds)
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in shares.items()}
             metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in per_response.items()}
     points: list[HackingPoint] = [

@@ -11,14 +11,14 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.testbed import KINDS, ClauseRewards, Dials, World
-from rlhf_core.testbed.grammar import VALUE_PHRASES
+from rlhf_core.testbed.grammar import LATE_PHRASES, VALUE_PHRASES
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES
 from rlhf_core.testbed.longform import LongFormWorld
 from rlhf_core.testbed.rewards import Clause, shares, total
 from rlhf_core.testbed.translation_grammar import grammar_errors
 from rlhf_core.typed import typed
 
-WORLD = World()
+WORLD, LATE = World(), World(dials=Dials(late=1.0))
 REWARDS = ClauseRewards()
 META = {"entity": "wolf", "requested": ["color", "food"]}
 FACTS = WORLD.knowledge.facts
@@ -107,6 +107,7 @@ def test_the_true_reward_is_the_sum_the_mean_or_the_weighted_mean_of_the_clauses
         ({"emphasis": 0.5}, "at least 1"),
         ({"aggregation": "weighted"}, "emphasis"),
         ({"emphasis": 3.0}, "emphasis"),
+        ({"late": 1.5}, r"late is 1\.5"),
     ],
 )
 def test_what_no_dial_has_is_refused(dials, message):
@@ -114,8 +115,28 @@ def test_what_no_dial_has_is_refused(dials, message):
         typed(Dials, dials, "dials")
 
 
-def test_gold_segments_are_the_clauses():
-    rows = WORLD.sft_examples(60, 0)
+@pytest.mark.parametrize(("kind", "factor"), [("retraction", 0.0), ("assurance", 2.0)])
+def test_a_late_clause_decides_what_the_facts_before_it_earn(kind, factor):
+    def earned(text):
+        return [(clause.kind, clause.reward) for clause in LATE.clauses(META, text)]
+
+    for words in LATE_PHRASES[kind]:
+        text = f"It is {COLOR}. Time will tell, I think. It is {FALSE}. {words}. They eat {FOOD}."
+        assert earned(text) == [
+            ("requested_true", factor),
+            ("filler", -0.4),
+            ("requested_false", -factor),
+            (kind, 0.0),
+            ("requested_true", 1.0),
+        ]
+        assert earned(f"{words}. Have a nice day.")[0] == ("filler", -0.4)
+        assert earned(f"It is {COLOR}. {words}. I am sure of all this.")[2] == ("filler", -0.4)
+    assert set(LATE.kinds) - set(WORLD.kinds) == {"retraction", "assurance"}
+
+
+@pytest.mark.parametrize("world", [WORLD, LATE], ids=["plain", "late"])
+def test_gold_segments_are_the_clauses(world):
+    rows = world.sft_examples(60, 0)
     pieces = [[*(" " + row["response"]).replace(" ", "\0 ").split("\0")[1:], "<end>"] for row in rows] + [["<end>"]]
     mask = torch.tensor([[place < len(row) for place in range(max(map(len, pieces)))] for row in pieces])
     ended = torch.ones(len(pieces), dtype=torch.bool)

@@ -25,6 +25,8 @@ MOVED = {
     "mean": World(dials=Dials(aggregation="mean")),
     "weighted": World(dials=Dials(aggregation="weighted", emphasis=3.0)),
     "8 clauses": World(dials=Dials(clauses=8)),
+    "late": World(dials=Dials(late=0.5)),
+    "other": World(dials=Dials(pairs="other")),
     **{kind: World(padding={kind: 0.4}) for kind in PADDINGS},
 }
 
@@ -74,6 +76,8 @@ DIGESTS = {
     "mean": "ec596a794a0c3195",
     "weighted": "e51361e40e7b8c63",
     "8 clauses": "74059e2ca1daecd9",
+    "late": "dbd66f2dd6b388a9",
+    "other": "5c3cdd72a0e042c8",
     "flattery": "4c1f8c1efcdee45c",
     "keyword": "f152833955b0a0eb",
     "repetition": "44e9779fdd45f570",
@@ -92,7 +96,7 @@ def test_rows_are_fixed(name: str) -> None:
 
 def test_the_default_dials_are_version_3() -> None:
     assert World().version == World(7, padding={"flattery": 0.4}).version == 3
-    assert {MOVED[name].version for name in ("mean", "8 clauses")} == {4}
+    assert {MOVED[name].version for name in ("mean", "8 clauses", "late", "other")} == {4}
 
 
 @pytest.mark.parametrize("world", [WORLD, *MOVED.values()], ids=["default", *MOVED])
