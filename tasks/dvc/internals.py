@@ -113,8 +113,12 @@ def is_damaged(copy: Path) -> bool:
         return hashlib.file_digest(content, "md5").hexdigest() != copy.parent.name + copy.name.removesuffix(".dir")
 
 
-def drop_damaged(repo: Any, outs: Iterable[Any]) -> list[Any]:
-    """Removes damaged files of outputs from DVC's cache; returns the outputs that had some."""
+def drop_damaged(repo: Any, outs: Iterable[Any], *, whole: bool = True) -> list[Any]:
+    """Removes damaged files of outputs from DVC's cache; returns the outputs that had some.
+
+    Args:
+        whole: False looks at the lists of folders' files alone, and not at the files.
+    """
     from dvc_data.hashfile.tree import Tree
 
     cache, found = repo.cache.local, []
@@ -126,7 +130,7 @@ def drop_damaged(repo: Any, outs: Iterable[Any]) -> list[Any]:
                 damaged = True
                 copy.chmod(0o644)
                 copy.unlink()
-            elif digest.endswith(".dir") and copy.exists():
+            elif whole and digest.endswith(".dir") and copy.exists():
                 digests += [info.value for _, _, info in Tree.load(cache, out.hash_info) if info]
         found += [out] if damaged else []
     return found

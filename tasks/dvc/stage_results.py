@@ -127,7 +127,7 @@ class StageResults:
             if not stage.changed():
                 return UNCHANGED
             restorable = Inspection(self.repo).restorable(stage, self.remote)
-            for out in drop_damaged(self.repo, stage.outs):
+            for out in drop_damaged(self.repo, stage.outs, whole=restorable):
                 print(
                     f"warning: the copy of {out} in DVC's cache is damaged and was removed; the stage runs", flush=True
                 )
