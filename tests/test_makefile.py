@@ -71,10 +71,3 @@ def test_clean_keeps_what_cannot_be_made_again(copy: Path) -> None:
         done = make("clean", root=copy)
         assert done.returncode == 0, done.stderr
         assert [name for name in (*kept, *removed) if (copy / name).exists()] == list(kept)
-
-
-def test_continuous_integration_runs_both_suites() -> None:
-    text = (ROOT / ".ci" / "run").read_text()
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert "set -euo pipefail" in text
-    assert text.strip().endswith("make test\nmake test-platform")

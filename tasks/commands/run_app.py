@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Exit status of a run with failed stages; rows that ended have results.
 RUN_FAILED = 1
+#: By state of a stage: its word, and the style of its line.
+STATES = {"run": ("run", "yellow"), "restore": ("from cache", "cyan"), "current": ("up to date", "dim")}
+#: Most rows of a table at a run's end, and most rows without a result that are named.
+MOST_ROWS, MOST_NAMED = 16, 4
 
 
 def run(
@@ -109,84 +113,6 @@ def plan(
     print_plan(root, stages, expected_seconds(root, stages.values()), all_stages)
 
 
-#: By state of a stage: its word, and the style of its line.
-STATES = {"run": ("run", "yellow"), "restore": ("from cache", "cyan"), "current": ("up to date", "dim")}
-
-
-def print_plan(
-    root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool = False
-) -> None:
-    """Prints the stages of a run as a table, then a line with their number, time and disk.
-
-    Args:
-        stages: by address.
-        seconds: that each is expected to take; None if that is not known.
-        all_stages: also those that are up to date.
-    """
-    from tasks.graph.times import clock, expected_bytes, wall_seconds
-
-    lines, styles = [], []
-    for stage in (stage for stage in stages.values() if all_stages or stage.state != "current"):
-        known, (why, *others) = seconds[stage.address], stage.reasons or ("",)
-        expected = ("?" if known is None else clock(known)) if stage.state == "run" else ""
-        word, style = STATES[stage.state]
-        lines.append((stage.address.rpartition(":")[2], word, expected, why + _more(others)))
-        styles.append(style)
-    print_table(("stage", "what", "expected", "why"), lines, styles=styles)
-    states = [stage.state for stage in stages.values()]
-    line = ", ".join(f"{states.count(state)} {word}" for state, (word, _) in STATES.items() if state in states)
-    running = [stage for stage in stages.values() if stage.state == "run"]
-    if not running:
-        print(line)
-        return
-    known_seconds = [second for stage in running if (second := seconds[stage.address]) is not None]
-    if known_seconds:
-        cores, gpus = (max(stage.needs.get(need, 0) for stage in running) for need in ("cores", "gpus"))
-        slots = max(1, len(machine.gpus()) // gpus if gpus else machine.cores() // max(1, cores))
-        work = f"{clock(sum(known_seconds))} of work"
-        line += f"; about {clock(wall_seconds(stages, seconds, slots))} on {slots} slot(s), {work}"
-        unknown = len(running) - len(known_seconds)
-        line += f" beside {unknown} stage(s) never run here" if unknown else ""
-    size, free = expected_bytes(root, stages.values()) / 2**30, machine.free_disk_gb(root)
-    shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
-    line += f"; disk: {shown} in the cache, {free:.0f} GiB free"
-    print(line + (". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)" if size > free else ""))
-
-
-def _more(others: Sequence[object]) -> str:
-    return f" (and {len(others)} more)" if others else ""
-
-
-#: Most rows of a table at a run's end, and most rows without a result that are named.
-MOST_ROWS, MOST_NAMED = 16, 4
-
-
-def print_run_end(root: Path, request: Request, began: float = math.inf) -> None:
-    """Prints the rows that a run was asked for, each beside its baseline, and why others have no result.
-
-    Args:
-        began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
-    """
-    from rich.console import Console
-
-    from tasks.report.comparison import compared_table, meanings
-    from tasks.report.row_runs import run_end
-    from tasks.report.table import print_tables
-
-    groups, without = run_end(root, request.scale, request.parts(root), began=began)
-    console = Console(highlight=False, markup=False)
-    for group in groups:
-        print_tables(console, compared_table(group, titles=False, most=MOST_ROWS))
-        for line in (*meanings(group)[:MOST_ROWS], *group.caveats):
-            console.print(line)
-        if (left := len(group.rows) - MOST_ROWS) > 0:
-            console.print(f"{left} more: rewardsmith rows {group.rows[0].paper}", style="dim")
-    for reason in dict.fromkeys(without.values()):
-        names = [address for address, why in without.items() if why == reason]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        console.print(f"{', '.join(names[:MOST_NAMED])}{more}: {reason}", soft_wrap=True)
-
-
 def rehearse(
     names: Names = None,
     scale: Annotated[
@@ -228,3 +154,70 @@ def rehearse(
     file.write_text(found.text(scale), encoding="utf-8")
     print(found.text(scale), f"list: {file}; report: {tree / 'report' / 'index.html'}", sep="\n")
     raise typer.Exit(found.status)
+
+
+def print_plan(
+    root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool = False
+) -> None:
+    """Prints the stages of a run as a table, then a line with their number, time and disk.
+
+    Args:
+        stages: by address.
+        seconds: that each is expected to take; None if that is not known.
+        all_stages: also those that are up to date.
+    """
+    from tasks.graph.times import clock, expected_bytes, wall_seconds
+
+    lines, styles = [], []
+    for stage in (stage for stage in stages.values() if all_stages or stage.state != "current"):
+        known, (why, *others) = seconds[stage.address], stage.reasons or ("",)
+        why += f" (and {len(others)} more)" if others else ""
+        expected = ("?" if known is None else clock(known)) if stage.state == "run" else ""
+        word, style = STATES[stage.state]
+        lines.append((stage.address.rpartition(":")[2], word, expected, why))
+        styles.append(style)
+    print_table(("stage", "what", "expected", "why"), lines, styles=styles)
+    states = [stage.state for stage in stages.values()]
+    line = ", ".join(f"{states.count(state)} {word}" for state, (word, _) in STATES.items() if state in states)
+    running = [stage for stage in stages.values() if stage.state == "run"]
+    if not running:
+        print(line)
+        return
+    known_seconds = [second for stage in running if (second := seconds[stage.address]) is not None]
+    if known_seconds:
+        cores, gpus = (max(stage.needs.get(need, 0) for stage in running) for need in ("cores", "gpus"))
+        slots = max(1, len(machine.gpus()) // gpus if gpus else machine.cores() // max(1, cores))
+        work = f"{clock(sum(known_seconds))} of work"
+        line += f"; about {clock(wall_seconds(stages, seconds, slots))} on {slots} slot(s), {work}"
+        unknown = len(running) - len(known_seconds)
+        line += f" beside {unknown} stage(s) never run here" if unknown else ""
+    size, free = expected_bytes(root, stages.values()) / 2**30, machine.free_disk_gb(root)
+    shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
+    line += f"; disk: {shown} in the cache, {free:.0f} GiB free"
+    print(line + (". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)" if size > free else ""))
+
+
+def print_run_end(root: Path, request: Request, began: float = math.inf) -> None:
+    """Prints the rows that a run was asked for, each beside its baseline, and why others have no result.
+
+    Args:
+        began: time of the run, in seconds since the epoch; only stages that have failed since then are failed.
+    """
+    from rich.console import Console
+
+    from tasks.report.comparison import compared_table, meanings
+    from tasks.report.row_runs import run_end
+    from tasks.report.table import print_tables
+
+    groups, without = run_end(root, request.scale, request.parts(root), began=began)
+    console = Console(highlight=False, markup=False)
+    for group in groups:
+        print_tables(console, compared_table(group, titles=False, most=MOST_ROWS))
+        for line in (*meanings(group)[:MOST_ROWS], *group.caveats):
+            console.print(line)
+        if (left := len(group.rows) - MOST_ROWS) > 0:
+            console.print(f"{left} more: rewardsmith rows {group.rows[0].paper}", style="dim")
+    for reason in dict.fromkeys(without.values()):
+        names = [address for address, why in without.items() if why == reason]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        console.print(f"{', '.join(names[:MOST_NAMED])}{more}: {reason}", soft_wrap=True)

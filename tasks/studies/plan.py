@@ -15,7 +15,7 @@ from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
 from tasks.studies.numbers import compared
 from tasks.studies.registration import TUNING
-from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.tree import WorldTree, write_pages
 from tasks.studies.tuning import trained_kinds
 from tasks.studies.world_record import WORDS
 
@@ -38,7 +38,7 @@ def check_study(root: Path, name: str, spec: StudySpec) -> Counter[str]:
             )
     with TemporaryDirectory() as folder:
         world = WorldTree(name, spec, TUNING.start, Path(folder))
-        write_tree(root, world)
+        write_pages(root, world)
         items = {item.out: item for cell in spec.cells for item in world.items(cell)}
         for cell in spec.cells:
             _check_different(world, cell)

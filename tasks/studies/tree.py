@@ -122,7 +122,25 @@ def _paper(row: Mapping[str, Any]) -> str:
 
 
 def write_tree(project: Path, world: WorldTree) -> None:
-    """Writes the pages and pipelines of a world; the tree's results stay.
+    """Writes the pages and pipelines of a world into a repository of DVC; the tree's results stay.
+
+    Raises:
+        RecipeError: a row or setting of the study that does not exist or does not fit.
+    """
+    write_pages(project, world)
+    for cell, file in zip(world.cells, world.pipelines, strict=True):
+        made = Graph(cell)
+        made.add(world.items(cell))
+        content = graph.pipeline_file(world.tree, made, Path(file).parent)
+        (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
+        (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
+    (world.tree / REUSED).mkdir(parents=True, exist_ok=True)
+    if not (world.tree / ".dvc").is_dir():
+        subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
+
+
+def write_pages(project: Path, world: WorldTree) -> None:
+    """Writes the pages of a world.
 
     Raises:
         RecipeError: a row or setting of the study that does not exist or does not fit.
@@ -147,15 +165,6 @@ def write_tree(project: Path, world: WorldTree) -> None:
         for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
     ]
     refuse(problems)
-    for cell, file in zip(world.cells, world.pipelines, strict=True):
-        made = Graph(cell)
-        made.add(world.items(cell))
-        content = graph.pipeline_file(world.tree, made, Path(file).parent)
-        (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
-        (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
-    (world.tree / REUSED).mkdir(parents=True, exist_ok=True)
-    if not (world.tree / ".dvc").is_dir():
-        subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
 
 
 def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:

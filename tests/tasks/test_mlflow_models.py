@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from tasks.scoring.reward_models import TrainedScorer
 from tasks.tracking.mirror import Mirror
 from tasks.tracking.model_folder import opening, write_model
 from tasks.tracking.outcomes import RowOutcome, TrackedStage
-from tests.small_repository import clean_environment, command
 from tests.tasks.golden_runs import SharedRuns
 from tests.test_documentation import ROOT, blocks, text_of
 
@@ -150,14 +147,14 @@ def test_chain_of_hindsight_answers_behind_its_good_words() -> None:
 
 
 @pytest.mark.platform
-def test_the_example_of_the_documentation_runs_in_a_clone(golden: SharedRuns, project: Path) -> None:
-    environment = clean_environment(MLFLOW_TRACKING_URI=f"sqlite:///{project}/mlflow.db")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", environment["MLFLOW_TRACKING_URI"])
-        for _ in range(2):
-            mirror = Mirror(project, "segment", "testbed")
-            for name in KINDS:
-                mirror.record(outcome(project, name))
+def test_the_example_of_the_documentation_runs_in_a_clone(
+    golden: SharedRuns, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/mlflow.db")
+    for _ in range(2):
+        mirror = Mirror(project, "segment", "testbed")
+        for name in KINDS:
+            mirror.record(outcome(project, name))
     assert (mirror.counts.new, mirror.counts.unchanged) == (0, 2)
     versions = mirror.client.search_model_versions()
     assert {(found.name, found.version) for found in versions} == {
@@ -165,12 +162,16 @@ def test_the_example_of_the_documentation_runs_in_a_clone(golden: SharedRuns, pr
         ("segment-reward-model-segment", 1),
     }
     (example,) = blocks(text_of(ROOT / "docs" / "platform.md"), "python")
-    example += "print(table.to_json())\n"
-    for found in versions:
-        example += f"mlflow.pyfunc.load_model('runs:/{found.run_id}/model')\n"
-    said = command(sys.executable, "-c", example, root=project, PYTHONPATH=str(ROOT)).stdout
-    table = {column: values["0"] for column, values in json.loads(said.splitlines()[-1]).items()}
-    expected = TrainedScorer.load(golden.result("model-segment"))([{"prompt": table["prompt"]}], [table["response"]])
-    assert table["reward"] == pytest.approx(expected[0], abs=1e-6)
-    assert table["greedy"] != table["sampled"]
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(project)
+    try:
+        exec(compile(example, "example", "exec"), names)
+        for found in versions:
+            mlflow.pyfunc.load_model(f"runs:/{found.run_id}/model")
+    finally:
+        mlflow.set_tracking_uri(None)
+    (row,) = names["table"].to_dict("records")
+    expected = TrainedScorer.load(golden.result("model-segment"))([{"prompt": row["prompt"]}], [row["response"]])
+    assert row["reward"] == pytest.approx(expected[0], abs=1e-6)
+    assert row["greedy"] != row["sampled"]
     assert not [path for path in (project / "mlruns").rglob("*") if path.suffix in (".safetensors", ".pkl")]

@@ -10,7 +10,7 @@ import yaml
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.tree import WorldTree, write_pages
 
 PROJECT = Path(__file__).parents[3]
 NUMBER = 123_456_789
@@ -37,7 +37,7 @@ STUDY = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> WorldTree:
     spec: StudySpec = typed(StudySpec, STUDY, "studies/noise.yaml")
     made = WorldTree("noise", spec, NUMBER, tmp_path_factory.mktemp("tree"))
-    write_tree(PROJECT, made)
+    write_pages(PROJECT, made)
     return made
 
 
@@ -81,5 +81,5 @@ def test_rows_are_what_they_are_like_with_their_own_settings(world: WorldTree) -
 def test_a_study_that_cannot_run_is_refused(changes: dict[str, object], says: str, tmp_path: Path) -> None:
     spec: StudySpec = typed(StudySpec, {**STUDY, **changes}, "studies/noise.yaml")
     with pytest.raises(RecipeError) as refused:
-        write_tree(PROJECT, WorldTree("noise", spec, NUMBER, tmp_path))
+        write_pages(PROJECT, WorldTree("noise", spec, NUMBER, tmp_path))
     assert says in str(refused.value)

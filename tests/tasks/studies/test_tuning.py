@@ -16,7 +16,7 @@ from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
 from tasks.studies.records import RECORDS
-from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.tree import WorldTree, write_pages
 from tasks.studies.tuned import TRIALS, tuned_rows, tuning_file, write_overrides
 from tasks.studies.tuning import (
     TuningPlan,
@@ -146,7 +146,7 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
         own = plan(tuned_at=["low"], **changes)
         trials = own.points_of((row, number) for row in own.points)
         world = WorldTree("noise", own.spec, 100, tmp_path_factory.mktemp("tree"), trials)
-        write_tree(PROJECT, world)
+        write_pages(PROJECT, world)
         assert {item.seed for item in world.stages("low").values()} == {100}
         return {world.trial_of[name][0]: digest for name, digest in settings_digests(world, "low").items()}
 
@@ -167,11 +167,11 @@ def test_a_world_of_the_study_has_the_digest_of_its_tuning(digests: Any, tmp_pat
     }
     chosen = {**rows, "dpo": STUDY["rows"]["dpo"]}
     world = WorldTree("noise", study(rows=chosen), 1_234_567, tmp_path)
-    write_tree(PROJECT, world)
+    write_pages(PROJECT, world)
     made = settings_digests(world, "low")
     assert made == digests()
     fixed = {**chosen, "bandit": {**rows["bandit"], **KL}}
-    write_tree(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
+    write_pages(PROJECT, other := WorldTree("noise", study(rows=fixed), 1_234_567, tmp_path))
     assert settings_digests(other, "low")["bandit"] != made["bandit"]
 
 

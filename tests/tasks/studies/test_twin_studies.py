@@ -16,7 +16,7 @@ from tasks.commands.study import print_study
 from tasks.graph.items import result_of
 from tasks.params.studies import StudySpec
 from tasks.studies.registration import TWIN_APART, TWINS
-from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.tree import WorldTree, write_pages
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, load_study
 from tests.tasks.studies.synthetic_study import commit_study, write_worlds
@@ -44,7 +44,7 @@ def spec(**changes: Any) -> StudySpec:
 
 def test_twins_share_data_and_sft_model_and_nothing_that_is_trained_on_them(tmp_path: Path) -> None:
     world = WorldTree("twins", spec(), TWINS.start, tmp_path)
-    write_tree(PROJECT, world)
+    write_pages(PROJECT, world)
     first, second = (world.stages("as-it-is")[row] for row in ("first", "second"))
     assert (first.seed, second.seed) == (TWINS.start, TWINS.start + TWIN_APART)
     shared = {name for name, value in first.arguments.items() if second.arguments.get(name) == value}
