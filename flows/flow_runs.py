@@ -1,6 +1,6 @@
 """Flow runs as processes: which of them died.
 
-`rewardsmith up` makes runs of the worker crashed whose process is gone, and automations of the server those that send
+`rewardsmith up` marks as crashed the worker's runs whose process is gone, and automations of the server those that send
 no heartbeats, wherever they ran.
 """
 
@@ -14,15 +14,15 @@ from uuid import UUID
 
 import psutil
 
+from flows import DEFAULTS
 from flows.working_tree import RUN, end_processes
 from tasks.running.platform_state import PLATFORM, lives
 
 #: Set in the process of a run that a worker started.
 STARTED = "PREFECT__FLOW_RUN_ID"
-#: Seconds between a flow run's heartbeats (Prefect's least), and without one until it counts as dead.
-HEARTBEAT_SECONDS, DEAD_SECONDS = 30, 120
-#: Environment of a flow run that sends heartbeats.
-BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
+#: Environment of a flow run that sends heartbeats, and seconds without one until it counts as dead.
+BEATING = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": DEFAULTS["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]}
+DEAD_SECONDS = 120
 #: Name of the state of a run whose failure may pass, so that its coordinator tries again.
 PASSING = "PassingFailure"
 #: A run that is asked to end has this long for its stages.
@@ -44,7 +44,7 @@ def run_processes(platform: Path) -> dict[psutil.Process, str]:
 
 
 def crash_dead_runs(client: Any, platform: Path, pool: str) -> list[str]:
-    """Makes runs of a pool crashed whose process is gone; returns what was done, in words."""
+    """Marks as crashed the runs of a pool whose process is gone; returns what was done, in words."""
     from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
     from prefect.states import Cancelled, Crashed
 

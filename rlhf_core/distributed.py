@@ -59,7 +59,12 @@ def join(seconds: float = 300.0) -> None:
     """
     if _joined() is not None:
         return
-    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        announced, given = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    except ValueError as error:
+        raise RecipeError(f"WORLD_SIZE and RANK must be whole numbers ({error}); start with torchrun") from None
+    if not 0 <= given < announced:
+        raise RecipeError(f"RANK is {given} and WORLD_SIZE {announced}; ranks are 0 to {announced - 1}. Use torchrun")
     if "RANK" not in os.environ:
         if announced > 1 or "MASTER_ADDR" in os.environ:
             raise RecipeError(

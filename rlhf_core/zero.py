@@ -171,8 +171,8 @@ def completed(config: Mapping[str, Any], max_grad_norm: float) -> dict[str, Any]
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # torch's fused Adam needs no compilation
         **config,
+        "zero_force_ds_cpu_optimizer": False,  # torch's fused Adam needs no compilation
         "gradient_clipping": max_grad_norm,
     }
 

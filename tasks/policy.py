@@ -4,8 +4,8 @@ Its result has of every row:
 
 - model/, metrics.json, history.jsonl (training steps), rollouts.jsonl (a few rollouts with the reward of every token
   and its breakdown), alarms.jsonl (signs of reward hacking), generations.jsonl and judgements.jsonl
-- checkpoints.jsonl: a line for each evaluation while training, with win rate and KL, and where the scale asks for
-  `checkpoint_proxy` one for the final evaluation; no weights
+- checkpoints.jsonl: a line for each checkpoint that was evaluated while training, with win rate and KL, and where the
+  scale asks for `checkpoint_proxy` one for the final evaluation; no weights
 
 and of some:
 
@@ -13,7 +13,7 @@ and of some:
 - hacking.jsonl: a line for each evaluation that the alarm read, with proxy reward, win rate and KL
 - win_rates.json: where a judge decides win rates, the reference, protocol, judge and counts of each
 - judge.json: settings of the judge that tables ask later to compare the answers with other rows'; of rows that a judge
-  against_sft with the SFT model, and of rows with a selection
+  compares with the SFT model, and of rows with a selection
 - scores.jsonl: of rows with a selection, test answers by the holistic reward and every aspect
 - credit.jsonl: with sampled solutions, what tokens of wrong ones are credited with
 
@@ -78,10 +78,10 @@ def train_policy(
         print(f"note: {row}: {useless}", file=sys.stderr)
     torch.manual_seed(training.seed)  # dropout draws from it
     # settings are checked here, before any model is loaded
-    learn = reward_trainer(training) if recipe.kind == "reward" else supervised_trainer(training)
+    train = reward_trainer(training) if recipe.kind == "reward" else supervised_trainer(training)
     run = start_run(training, evaluation)
     with noting_divergence(out, run):
-        metrics = learn(run, checkpoints)
+        metrics = train(run, checkpoints)
         run.policy.model.eval()
         final = run.evaluator.evaluate(run.policy)
         against_sft = compare_with_sft(run.evaluator, final.generations, run.sft_answers)
@@ -91,12 +91,14 @@ def train_policy(
         if run.watch is not None:
             metrics |= end_watch(run, run.watch, final, against_sft)
             if settings.peak:
-                peak = evaluate_peak(run, run.watch, metrics)
+                peak, of_peak = evaluate_peak(run, run.watch, metrics)
+                metrics |= of_peak
             if settings.measure_hacking:
                 steps = {int(noted["step"]): noted["kl"] for noted in run.evaluations} | {run.last_step: kl}
-                rows = run.sft_answers, final.generations
-                of_hacking, run.hacking = measure_hacking(run.watch, steps, run.evaluator.world, *rows)
-                metrics |= of_hacking
+                overoptimised, run.hacking = measure_hacking(
+                    run.watch, steps, run.evaluator.world, sft=run.sft_answers, rows=final.generations
+                )
+                metrics |= overoptimised
         metrics |= write_selection_scores(result, run, final)
         write_judgements(result, run, final, against_sft, peak)
         write_run(result, run, final, peak)
@@ -105,7 +107,7 @@ def train_policy(
 
 def end_watch(run: PolicyRun, watch: HackingWatch, final: Evaluation, against_sft: SftComparison) -> Metrics:
     """Ends the hacking watch with the final evaluation; returns metrics of its alarms and the final proxy rewards."""
-    last, benchmark, found = run.last_step, run.checkpoint_benchmark, Metrics()
+    last, benchmark, proxies = run.last_step, run.checkpoint_benchmark, Metrics()
     answers = [answer for answer in final.generations if answer["benchmark"] == benchmark]
     verdicts = against_sft.for_prompts(benchmark, [answer["id"] for answer in answers])
     # without checkpoint_prompts no step is evaluated; with stop_on_hacking the training loop evaluated its last step
@@ -117,19 +119,19 @@ def end_watch(run: PolicyRun, watch: HackingWatch, final: Evaluation, against_sf
         watch.observe_evaluation(last, verdicts.for_prompts(benchmark, while_training).scores(benchmark))
         if run.proxies is not None:
             run.note_evaluation(last, answers, verdicts)
-            found = {name: value for name, value in run.evaluations[-1].items() if name in PROXIES}
+            proxies = {name: value for name, value in run.evaluations[-1].items() if name in PROXIES}
     watch.observe_end(last, verdicts.scores(benchmark))
-    return found | watch.metrics()
+    return proxies | watch.metrics()
 
 
-def evaluate_peak(run: PolicyRun, watch: HackingWatch, metrics: Metrics) -> PeakEvaluation:
-    """Returns the evaluation of the weights with the highest win rate, and adds its metrics."""
+def evaluate_peak(run: PolicyRun, watch: HackingWatch, metrics: Metrics) -> tuple[PeakEvaluation, Metrics]:
+    """Returns the evaluation of the weights with the highest win rate, and its metrics beside those of the end."""
     with watch.peak_weights() as step:
         peak = peak_evaluation(run.evaluator, run.policy, run.sft_answers)
-    metrics |= {"peak_step": step, **peak.metrics}
-    if "win_rate_vs_sft" in metrics and "peak_win_rate_vs_sft" in peak.metrics:
-        metrics["loss_after_peak"] = metrics["peak_win_rate_vs_sft"] - metrics["win_rate_vs_sft"]
-    return peak
+    found: Metrics = {"peak_step": step, **peak.metrics}
+    if "win_rate_vs_sft" in metrics and "peak_win_rate_vs_sft" in found:
+        found["loss_after_peak"] = found["peak_win_rate_vs_sft"] - metrics["win_rate_vs_sft"]
+    return peak, found
 
 
 def write_run(result: Path, run: PolicyRun, final: Evaluation, peak: PeakEvaluation | None) -> None:
@@ -162,11 +164,11 @@ def write_judgements(
     """
     evaluator, inputs = run.evaluator, run.row.inputs
     sft = {"sft": sft_name(inputs.sft)}
-    facts = {name: {**of_rate, **sft} for name, of_rate in against_sft.win_rate_facts.items()}
+    facts = {name: {**counts, **sft} for name, counts in against_sft.win_rate_facts.items()}
     facts |= over_baseline(evaluator, final.judgements)
     if peak is not None and peak.against_sft.judgements:
         write_jsonl(result / "peak_judgements.jsonl", peak.against_sft.judgements)
-        facts |= {f"peak_{name}": {**of_rate, **sft} for name, of_rate in peak.against_sft.win_rate_facts.items()}
+        facts |= {f"peak_{name}": {**counts, **sft} for name, counts in peak.against_sft.win_rate_facts.items()}
     if facts:
         write_json(result / "win_rates.json", facts)
     write_jsonl(result / "judgements.jsonl", [*final.judgements, *against_sft.judgements])
@@ -180,8 +182,8 @@ def write_judgements(
 def write_judge(result: Path, run: PolicyRun, facts: Mapping[str, Any]) -> None:
     """Writes judge.json: what tables need to compare the answers with other rows' answers."""
     instruction = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
-    of_row = {"data": data_name(run.row.inputs.data), **facts, **instruction}
-    write_json(result / "judge.json", {**of_row, **run.evaluator.config.between_rows()})
+    settings = run.evaluator.config.between_rows()
+    write_json(result / "judge.json", {"data": data_name(run.row.inputs.data), **facts, **instruction, **settings})
 
 
 def write_selection_scores(result: Path, run: PolicyRun, final: Evaluation) -> Metrics:

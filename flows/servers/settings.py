@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.running.platform_state import FOLDER, read_private, write_private
+from tasks.running.platform_state import FOLDER, STATE, read_private, write_private
 
 USER = "rewardsmith"
 POOL = "rewardsmith"
@@ -146,7 +146,9 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
     Raises:
         RecipeError: a variable that names no host, or a store that this platform does not use.
     """
-    root, host = root.resolve(), os.environ.get(HOST) or LOOPBACK
+    root = root.resolve()
+    # the host of the last start holds while no other is named
+    host = os.environ.get(HOST) or read_private(root / FOLDER / STATE).get("host") or LOOPBACK
     before = read_private(root / FOLDER / "stores.json")  # of a platform that was in such stores
     for name in STORES:
         if os.environ.get(name) or before.get(name):
@@ -167,4 +169,5 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
     if not {"password", "secret"} <= {*known}:
         known = {"user": USER, "password": secrets.token_urlsafe(24), "secret": secrets.token_urlsafe(32)}
         write_private(path, known)
+    path.chmod(0o600)
     return Settings(root, host, dict(ports), str(known["password"]), str(known["secret"]))

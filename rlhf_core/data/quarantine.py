@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,7 +150,9 @@ class Screening:
 
 
 def write_quarantine(path: Path, file: str, bad: Sequence[BadRow]) -> None:
-    """Writes the bad rows of a file into a quarantine file."""
+    """Writes the bad rows of a file into a quarantine file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # ASCII escapes: a quarantined record may hold what UTF-8 cannot.
-    path.write_text("".join(json.dumps({"file": file, **asdict(item)}) + "\n" for item in bad), encoding="ascii")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text("".join(json.dumps({"file": file, **vars(item)}) + "\n" for item in bad), encoding="ascii")
+    partial.replace(path)

@@ -29,6 +29,8 @@ from rlhf_core.evaluation.sandbox_syscalls import forbid_other_calls
 from rlhf_core.evaluation.sandbox_values import decode, encode
 
 NOBODY = 65534
+#: Exit code of a process that could not be confined.
+UNREADY = 98
 DETAIL_LIMIT = 300
 _LONGEST_MESSAGE = 64 << 20
 #: Loaded once in process 1, so that a forked program imports them for free.
@@ -207,9 +209,12 @@ def run(host: socket.socket, limits: Message) -> None:
     watch = os.pidfd_open(processes[1])
     select.select([watch], [], [], float(limits["seconds"]))
     os.close(watch)
+    codes = []
     for process in processes:
         os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+    if UNREADY in codes:  # the host replaces a sandbox that has ended
+        sys.exit("a process could not be confined")
 
 
 def _forked(main: Callable[..., None], limits: Message, *connections: socket.socket) -> int:
@@ -229,7 +234,7 @@ def _forked(main: Callable[..., None], limits: Message, *connections: socket.soc
         channels = [Channel(socket.socket(fileno=place)) for place in range(3, 3 + len(copies))]
         confine(limits)
     except BaseException:  # nothing of this process may go on as process 1
-        _exit(1)
+        _exit(UNREADY)
     try:
         main(*channels)
     finally:

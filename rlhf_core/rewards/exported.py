@@ -28,10 +28,10 @@ def check_one_read(segmenter: str, aggregation: Aggregation, where: str) -> None
             f"{where}: the model is read at the end of each segment ('{segmenter}'), and a sequence classifier of "
             "transformers is read once, at the last token; export a model whose segmenter is 'bandit'"
         )
-    value, hidden = torch.tensor([[1.25]]), torch.zeros(1, 1, 4)
+    values, hidden = torch.tensor([[1.25], [-0.5]]), torch.zeros(2, 1, 4)
     heads = {name: nn.Linear(4, outputs, bias=False) for name, outputs in aggregation.projections.items()}
-    states = SegmentStates(value, torch.ones(1, 1, dtype=torch.bool), torch.tensor([0.75]), hidden, heads)
-    if not torch.equal(aggregation(states).total, value[0]):
+    base, mask = torch.tensor([0.75, 2.0]), torch.ones(2, 1, dtype=torch.bool)
+    if not torch.equal(aggregation(SegmentStates(values, mask, base, hidden, heads)).total, values[:, 0]):
         raise RecipeError(
             f"{where}: aggregation '{aggregation.kind}' does not give the head's value at the last token (it also "
             "reads the prompt's end, say), which is all that a sequence classifier of transformers reads; export a "

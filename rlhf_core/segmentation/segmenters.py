@@ -16,7 +16,7 @@ from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT, cut_at
 from rlhf_core.segmentation.segments import Segmentation, Segmenter, dense_cover, from_starts
-from rlhf_core.testbed.grammar import read
+from rlhf_core.testbed.grammar import FAMILIES, read
 from rlhf_core.typed import Checked, at_least, typed
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
@@ -108,7 +108,7 @@ class GoldClauses(Segmenter):
     needs_spelling: ClassVar[bool] = True
 
     def segment(self, responses: Responses) -> Segmentation:
-        return cut_at(responses, lambda texts: [[c.end for c in read(text)] for text in texts])
+        return cut_at(responses, lambda texts: [[c.end for c in read(text, tuple(FAMILIES))] for text in texts])
 
 
 SEGMENTERS: Choices[type[Any]] = Choices(

@@ -212,7 +212,7 @@ def print_run_end(root: Path, request: Request, began: float = math.inf) -> None
     groups, without = run_end(root, request.scale, request.parts(root), began=began)
     console = Console(highlight=False, markup=False)
     for group in groups:
-        print_tables(console, compared_table(group, titles=False, most=MOST_ROWS))
+        print_tables(console.width, compared_table(group, titles=False, most=MOST_ROWS))
         for line in (*meanings(group)[:MOST_ROWS], *group.caveats):
             console.print(line)
         if (left := len(group.rows) - MOST_ROWS) > 0:

@@ -157,7 +157,9 @@ def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> Non
         lines.append([row.row, row.kind, str(row.trials), chosen, *texts, clock(row.core_seconds)])
     print(f"{record['study']}, tuned on seeds {', '.join(map(str, record['seeds']))}")
     print_table(("row", "optimiser", *numbers), lines, right=numbers)
-    print(*(f"{row.row}: {flag}" for row in rows.values() for flag in row.flags), sep="\n")
+    for row in rows.values():
+        for flag in row.flags:
+            print(f"{row.row}: {flag}")
     for row in (row for row in rows.values() if row.best is not None):
         text = yaml.safe_dump({"optimiser": row.point}, default_flow_style=True, width=1000).strip()
         print(f"  {row.row}: {text}")

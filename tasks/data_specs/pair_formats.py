@@ -16,6 +16,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -81,10 +82,10 @@ def _form(row: Record) -> str | None:
     return "texts" if isinstance(row["prompt"], str) else None
 
 
-def _pair(row: Record) -> Record | str:
+def _pair(row: Record, form: str | None = None) -> Record | str:
     """Returns the prompt, chosen and rejected of a row with both answers, with `messages` where the prompt has several;
-    or why the row is not a pair."""
-    form = _form(row)
+    or why the row is not a pair. It is read in its most special format, if none is named."""
+    form = form or _form(row)
     if form is None:
         return _ANOTHER
     if form == "transcripts":  # of HH-RLHF: both up to the last answer are the prompt
@@ -234,14 +235,24 @@ def _of_list(row: Record) -> Record | str:
     return {**pair, "score_chosen": shown_high, "score_rejected": shown_low}
 
 
-def _read(row: Record) -> tuple[str | None, Record | str]:
-    """Returns a row's format, the most special one, and its pair or why it is none; None where no format is known."""
+#: Titles of the formats, the most special first.
+_TITLES = ("messages", "messages with texts as answers", "transcripts", "texts", COMMON_BEGINNING)
+_TITLES += (*(title for title, *_ in TWO_ANSWERS), "a list of answers")
+
+
+def _readings(row: Record) -> dict[str, Callable[[], Record | str]]:
+    """Returns how a row is read in each format that fits it, by title."""
+    found: dict[str, Callable[[], Record | str]] = {}
     if (form := _form(row)) is not None:
-        return form, _pair(row)
+        found[form] = partial(_pair, row)
+        if form == "transcripts":
+            found[COMMON_BEGINNING] = partial(_pair, row, COMMON_BEGINNING)
     for title, columns, verdict, better in TWO_ANSWERS:
         if all(name in row for name in (*columns, *verdict)):
-            return title, _of_two(row, columns, verdict, better)
-    return ("a list of answers", _of_list(row)) if _graded_list(row) else (None, _ANOTHER)
+            found[title] = partial(_of_two, row, columns, verdict, better)
+    if _graded_list(row):
+        found["a list of answers"] = partial(_of_list, row)
+    return found
 
 
 EXPECTED = """Expected one of
@@ -273,15 +284,15 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
                 f"no row has the column '{column}'", file=str(file), field=name,
                 remedy=f"Columns: {', '.join(lines.rows[0][1])}",
             )  # fmt: skip
-    found = [_read(row) for _, row in rows]
-    titles = Counter(title for title, _ in found[:_LOOKED_AT] if title is not None).most_common(1)
-    if not titles:
+    readings = [_readings(row) for _, row in rows]
+    fitting = Counter(title for found in readings[:_LOOKED_AT] for title in found)
+    if not fitting:
         _refuse(lines)
+    title = max(_TITLES, key=fitting.__getitem__)
     made: list[tuple[int, Record]] = []
     broken, known = list(lines.broken), set[str]()
-    for (number, row), (title, pair) in zip(rows, found, strict=True):
-        if title != titles[0][0]:
-            pair = _not_fitting(row)
+    for (number, row), found in zip(rows, readings, strict=True):
+        pair = found[title]() if title in found else _not_fitting(row)
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
             continue
@@ -290,7 +301,7 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
             record["id"] = f"{record['id']}-{number}"
         known.add(record["id"])
         made.append((number, record))
-    return titles[0][0], Lines(str(file), made, broken)
+    return title, Lines(str(file), made, broken)
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:

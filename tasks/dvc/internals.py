@@ -78,7 +78,8 @@ def run_folder(key: str) -> Path:
 def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
     """Returns the newest whole run of a key in this repository's run cache; None without one."""
     folder = Path(repo.cache.legacy.path) / run_folder(key)
-    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True) if folder.is_dir() else []
+    # names that begin with a dot are of runs that another process is writing
+    runs = sorted(folder.glob("[!.]*"), key=lambda file: file.stat().st_mtime, reverse=True)
     return next(filter(None, (_run(repo, file) for file in runs)), None)
 
 

@@ -66,7 +66,7 @@ def declared_stages(file: Path) -> Mapping[str, Mapping[str, Any]]:
         name: stage.get("meta") if isinstance(stage, Mapping) else None for name, stage in stages.items()
     }
     for name, meta in metas.items():
-        if (part := _missing(meta)) is not None:
+        if part := _missing(meta) or ("" if "cmd" in stages[name] else "cmd"):
             raise RewardsmithError(f"{file}: stage '{name}' has no {part}; write it with `rewardsmith graph`")
     return stages
 

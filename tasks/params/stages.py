@@ -95,8 +95,11 @@ def read_deepspeed(path: Path) -> dict[str, Any]:
     stage = config["zero_optimization"].get("stage")
     if stage not in (0, 1, 2, 3):
         raise RecipeError(f"DeepSpeed configuration {path}: zero_optimization stage is {stage}; known: 0, 1, 2, 3")
-    if own := sorted({"optimizer", "scheduler", "gradient_clipping", "train_batch_size"} & set(config)):
+    given = {"optimizer", "scheduler", "gradient_clipping", "train_batch_size", "zero_force_ds_cpu_optimizer"}
+    if own := sorted(given & set(config)):
         raise RecipeError(f"DeepSpeed configuration {path}: {', '.join(own)} come from the recipe; leave them out")
+    if (config["zero_optimization"].get("offload_optimizer") or {}).get("ratio", 1) != 1:
+        raise RecipeError(f"DeepSpeed configuration {path}: an optimiser is offloaded whole; leave its ratio out")
     if (config.get("fp16") or {}).get("enabled"):
         raise RecipeError(f"DeepSpeed configuration {path}: fp16 scales losses and skips steps; use bf16")
     return config

@@ -128,7 +128,7 @@ def print_rows(
 
     found = compare_rows(root, scale, names, metric=metric, seeds=seeds)
     console = Console(highlight=False, markup=False)
-    print_tables(console, compared_table(found))
+    print_tables(console.width, compared_table(found))
     if any(len(row.runs) > 1 for row in found.rows):
         console.print("± is a standard error, [..] a 95 % interval, both over worlds.", style="dim")
     for line in _alarm_lines(found):

@@ -143,7 +143,7 @@ def paper_table(
     for column in columns:
         notes = ({"up": "↑", "down": "↓"}.get(column["direction"]), primary if column["primary"] else "")
         note, group = ", ".join(filter(None, notes)), column["benchmark"] or ""
-        headings.append(TableColumn(column["printed"], group=group, note=note, published=column["published"]))
+        headings.append(TableColumn(column["printed"], group=group, note=note, has_published=column["published"]))
     shown = []
     for row in rows:
         found = [(column, row["cells"][column["key"]]) for column in columns]
@@ -201,9 +201,9 @@ def print_table(tables_json: Path, name: str) -> None:
         table = measured_table(published, ResultTree(printed_tables.FOLDER, (0,)))  # nothing has run there
         console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
     own, also = shown_columns(table)
-    print_tables(console, paper_table(table, own, printed_rows(table, own), title))
+    print_tables(console.width, paper_table(table, own, printed_rows(table, own), title))
     if also and tables_json.exists():
-        print_tables(console, paper_table(table, also, table["rows"], "Also measured on the testbed"))
+        print_tables(console.width, paper_table(table, also, table["rows"], "Also measured on the testbed"))
     for line in table_notes(table):
         console.print(line, highlight=False)
     console.print(LEGEND, style="dim")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 #: Verdicts on a paper's order.
 VERDICTS = ("confirmed", "contradicted", "equivalent", "undecided")
-#: Mark of a verdict; of mitigations, too.
+#: Marks of verdicts, and of how mitigations end.
 MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·", "won": "✓", "hacked": "✗"}
 #: Characters of a row's name and of a heading on a terminal, beyond which they are broken.
 NAME_WIDTH, HEADING_WIDTH = 26, 12
@@ -30,14 +27,14 @@ class TableColumn:
         numeric: aligned to the right.
         group: heading that it shares with its neighbours.
         note: in small letters below the heading.
-        published: its cells have a published number beside the measured one.
+        has_published: its cells have a published number beside the measured one.
     """
 
     heading: str
     numeric: bool = True
     group: str = ""
     note: str = ""
-    published: bool = False
+    has_published: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class TableCell:
         error: its standard error.
         notes: in small letters below it.
         published: the paper's number.
-        verdict: one of `MARKS`.
+        verdict: a key of `MARKS`, or empty.
         absent: whether `text` says why there is no number.
         link: address or anchor that `text` leads to.
         tip: shown under the pointer.
@@ -119,15 +116,15 @@ class ShownTable:
         if not any(column.group for column in self.columns):
             return []
         runs = ((name, list(own)) for name, own in itertools.groupby(self.columns, key=lambda column: column.group))
-        return [(name, len(own) + sum(column.published for column in own)) for name, own in runs]
+        return [(name, len(own) + sum(column.has_published for column in own)) for name, own in runs]
 
     @property
-    def row_groups(self) -> bool:
+    def has_row_groups(self) -> bool:
         """Returns whether rows have different groups."""
         return len({row.group for row in self.rows}) > 1
 
     def part(self, start: int, end: int) -> ShownTable:
-        """Returns the table with some of its columns."""
+        """Returns the table with its columns from `start` to `end`, under its title if it begins with the first."""
         rows = tuple(replace(row, cells=row.cells[start:end]) for row in self.rows)
         return replace(self, columns=self.columns[start:end], rows=rows, title="" if start else self.title)
 
@@ -150,7 +147,7 @@ def effect_text(difference: float, interval: Iterable[float] | None, decimals: i
 
 
 def p_text(p: float | None) -> str:
-    """'p < .001', 'p = .042'; 'no test' without one."""
+    """Returns 'p < .001' or 'p = .042'; 'no test' without one."""
     if p is None:
         return "no test"
     return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
@@ -188,47 +185,46 @@ def markdown_lines(table: ShownTable) -> list[str]:
     return [*title, lines[0], "|" + " --- |" * len(head), *lines[1:], ""]
 
 
-def print_tables(console: Console, *tables: ShownTable) -> None:
-    """Prints tables, each in parts of as many columns as fit the terminal."""
+def print_tables(width: int, *tables: ShownTable) -> None:
+    """Prints tables, each in parts of as many columns as fit a terminal of a width."""
     from rich.console import Console
     from rich.measure import Measurement
 
-    wide = Console(width=1000)
+    unbounded = Console(width=1000)
     for table in tables:
         start = 0
         while start < len(table.columns):
             for end in range(len(table.columns), start, -1):
-                part = _rich(table.part(start, end))
-                least = Measurement.get(wide, wide.options, part).minimum + len(part.columns) + 1
-                if least <= console.width:
+                part = _rich_table(table.part(start, end))
+                narrowest = Measurement.get(unbounded, unbounded.options, part).minimum + len(part.columns) + 1
+                if narrowest <= width:
                     break
             # A single column may be wider than the terminal; fitting it would take digits from it.
-            Console(markup=False, highlight=False, width=max(console.width, least)).print(part, crop=False)
+            Console(markup=False, highlight=False, width=max(width, narrowest)).print(part, crop=False)
             start = end
 
 
-def _rich(table: ShownTable) -> Any:
+def _rich_table(table: ShownTable) -> Any:
     from rich import box
-    from rich import table as rich_table
+    from rich.table import Table
 
-    tall = any(cell.small or cell.published for row in table.rows for cell in row.cells)
-    made = rich_table.Table(
-        title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
-    made.padding = (0, 2, int(tall), 0)
+    several_lines = any(cell.small or cell.published for row in table.rows for cell in row.cells)
+    made = Table(title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made.padding = (0, 2, int(several_lines), 0)
     made.add_column("" if table.head == "row" else table.head, max_width=NAME_WIDTH)
     several, before = len({column.group for column in table.columns}) > 1, ""
     for place, column in enumerate(table.columns):
         group, before = "" if column.group == before else column.group, column.group
-        longest = 0 if tall else max(len(row.cells[place].text) for row in table.rows)  # cells are one line each
+        # cells that are one line each are never broken
+        longest = 0 if several_lines else max(len(row.cells[place].text) for row in table.rows)
         made.add_column(
             f"{group}\n{column.heading}" if several else column.heading,
             justify="right" if column.numeric else "left",
             min_width=longest,
-            max_width=None if tall else max(longest, HEADING_WIDTH),
+            max_width=None if several_lines else max(longest, HEADING_WIDTH),
         )
     for row in table.rows:
-        name = f"{row.name} · {row.group}" if row.group and table.row_groups else row.name
+        name = f"{row.name} · {row.group}" if row.group and table.has_row_groups else row.name
         cells = (_rich_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True))
         made.add_row(name, *cells, style="bold" if row.main else None)
     return made
@@ -240,7 +236,7 @@ def _rich_cell(cell: TableCell, column: TableColumn) -> Any:
 
     if not (cell.text or cell.notes):
         return Text(cell.published)
-    shown = "dim italic" if cell.absent else COLOURS.get(cell.verdict, "cyan") if column.published else ""
-    lines = [Text(cell.published, "dim")] if column.published else []
+    shown = "dim italic" if cell.absent else COLOURS.get(cell.verdict, "cyan") if column.has_published else ""
+    lines = [Text(cell.published, "dim")] if column.has_published else []
     lines += [Text(cell.marked, f"not dim {shown}".strip())]
     return Text("\n").join([*lines, *(Text(line, "dim") for line in cell.small)])

@@ -72,6 +72,11 @@ class Caveat(NamedTuple):
     text: str
 
 
+def _runs_at(point: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    stated = row.get(OPTIMISER, {})
+    return all(stated.get(name) == value for name, value in point.items())
+
+
 def _tuning(made: ComparedRows) -> list[str]:
     found = []
     for row in dict.fromkeys(made.rows):
@@ -80,7 +85,7 @@ def _tuning(made: ComparedRows) -> list[str]:
             found.append(f"'{row}' was not tuned")
         elif own.broken:
             found.append(f"'{row}' was {next(flag for flag in own.flags if flag.startswith('broken'))}")
-        elif own.best is None or own.point.items() - made.spec.rows[row].get(OPTIMISER, {}).items():
+        elif own.best is None or not _runs_at(own.point, made.spec.rows[row]):
             found.append(f"'{row}' does not run at the settings that tuning chose")
         elif own.edges:
             edges = " and ".join(f"the {bound}est {name}" for name, bound in own.edges.items())

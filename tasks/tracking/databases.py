@@ -70,7 +70,10 @@ def refuse_unusable(uri: str) -> None:
     default = PORTS.get(parts.scheme.split("+")[0])
     if default is None or parts.hostname is None or "," in parts.netloc:  # MLflow's server, or left to the driver
         return
-    host, port = parts.hostname, parts.port or default
+    try:
+        host, port = parts.hostname, parts.port or default
+    except ValueError as error:
+        raise RewardsmithError(f"MLFLOW_TRACKING_URI has no port that is a number ({error}); correct it") from None
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as error:

@@ -14,7 +14,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +186,7 @@ class Mirror:
         stage = outcome.stage
         old, run = self.complete.get(stage.key), self.live.get(stage.key)
         if old is not None and old.data.tags.get("digest") == outcome.digest:
+            self._register(outcome, old, old.data.tags)  # what was removed from the registry comes back
             self.counts.unchanged += 1
             return
         version = int(old.data.tags.get("version", 1)) + 1 if old is not None else 1
@@ -204,9 +205,7 @@ class Mirror:
         log_params(self.client, run.info.run_id, resolved)
         log_result(self.client, run, outcome, self.root)
         self.client.set_terminated(run.info.run_id, "FAILED" if outcome.failure else "FINISHED", end_time=end)
-        model = model_name(self.paper, self.scale, stage.kind, stage.name)
-        if model is not None and not outcome.failure:
-            Registry(self.client).register(model, run, tags)
+        self._register(outcome, run, tags)
         self.client.set_tag(run.info.run_id, "complete", "true")
         self.complete[stage.key] = self.client.get_run(run.info.run_id)
         if old is None:
@@ -215,6 +214,13 @@ class Mirror:
         self.client.set_tag(old.info.run_id, "superseded_by", run.info.run_id)
         self.client.delete_run(old.info.run_id)
         self.counts.replaced += 1
+
+    def _register(self, outcome: RowOutcome, run: Any, tags: Mapping[str, str]) -> None:
+        """Registers the model of a result that has one."""
+        stage = outcome.stage
+        model = model_name(self.paper, self.scale, stage.kind, stage.name)
+        if model is not None and not outcome.failure:
+            Registry(self.client).register(model, run, tags)
 
     def drop(self, stage: TrackedStage) -> None:
         """Removes the run of a stage whose work gave the result that was there before."""

@@ -17,6 +17,8 @@ from tasks.params.settings import DEFAULT_SCALE
 from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
+#: MLflow's errors for a model or an alias that does not exist.
+UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 #: Most models that MLflow names at once.
 MOST_MODELS = 1000
 
@@ -57,7 +59,7 @@ class Registry:
         self.client = client
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
-        """Makes a version of a run's result and points its seed's alias at it.
+        """Makes a version of a run's result and points its seed's alias at it; the same run again changes nothing.
 
         Args:
             name: of the registered model.
@@ -66,6 +68,13 @@ class Registry:
         """
         from mlflow.exceptions import MlflowException
 
+        alias = f"seed-{tags['seed']}"
+        try:
+            if self.client.get_model_version_by_alias(name, alias).run_id == run.info.run_id:
+                return
+        except MlflowException as error:
+            if error.error_code not in UNKNOWN:
+                raise
         try:
             self.client.create_registered_model(name)
         except MlflowException as error:
@@ -73,8 +82,9 @@ class Registry:
                 raise
         kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
         source = f"{run.info.artifact_uri}/{FOLDER}"
-        made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
-        self.client.set_registered_model_alias(name, f"seed-{tags['seed']}", made.version)
+        known = self.client.search_model_versions(f"run_id='{run.info.run_id}'")  # of a sync that was killed
+        made = known[0] if known else self.client.create_model_version(name, source, run.info.run_id, tags=kept)
+        self.client.set_registered_model_alias(name, alias, made.version)
 
     def resolve(self, name: str, alias: str) -> Registered:
         """Returns the version behind an alias.
@@ -87,7 +97,7 @@ class Registry:
         try:
             found = self.client.get_model_version_by_alias(name, alias)
         except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            if error.error_code not in UNKNOWN:
                 raise RewardsmithError(f"the model registry cannot be read: {error}") from None
             raise RecipeError(self._unknown(name, alias)) from None
         tags = found.tags

@@ -63,3 +63,8 @@ def test_every_row_of_the_paper_knows_its_tables() -> None:
 def test_flattening_keeps_every_value(values: dict[str, int]) -> None:
     flat = outcomes.flatten({"optimiser": values, "list": [1, {"a": 2}]})
     assert flat == {"list": '[1, {"a": 2}]'} | {f"optimiser.{name}": str(value) for name, value in values.items()}
+
+
+def test_only_finite_numbers_are_metrics() -> None:
+    values = {"a": 1, "b": float("nan"), "c": float("inf"), "d": True, "e": "1", "f": None, "g": 0.5}
+    assert outcomes.numbers(values) == {"a": 1.0, "g": 0.5}

@@ -12,7 +12,7 @@ import pytest
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
+from tasks.data_specs.pair_formats import COMMON_BEGINNING, read_pairs, split_by_prompt
 
 
 def user(text: str) -> dict[str, str]:
@@ -256,6 +256,17 @@ def test_a_row_that_does_not_fit_its_file_is_a_fault(tmp_path: Path, wrong: dict
     faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
     assert [fault.row for fault in faults] == [2]
     assert said in faults[0].reason
+
+
+def test_the_format_that_most_rows_fit_is_read(tmp_path: Path) -> None:
+    safe = {"prompt": "Why?", "response_0": "So.", "response_1": "No.", "better_response_id": 0}
+    both = {**safe, "chosen": "So.", "rejected": "No."}
+    title, lines = read_pairs(write(tmp_path / "safe.jsonl", *[both] * 12, *[safe] * 8), {})
+    assert (title, len(lines.rows)) == ("PKU-SafeRLHF", 20)
+    talk = {name: f"Human: Why?\n\nAssistant: {answer}" for name, answer in (("chosen", "So."), ("rejected", "No."))}
+    plain = {"chosen": "It is so.", "rejected": "It is not."}
+    title, lines = read_pairs(write(tmp_path / "talk.jsonl", *[talk] * 11, *[plain] * 9), {})
+    assert (title, len(lines.rows)) == (COMMON_BEGINNING, 20)
 
 
 def test_held_out_prompts_are_apart_and_the_same_each_time() -> None:

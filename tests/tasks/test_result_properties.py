@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -28,6 +30,25 @@ from tests.tasks.golden_runs import SharedRuns
 
 #: Aspects of the selection by density.
 DENSITIES = {"factuality": "sentence", "relevance": "span", "completeness": "sequence", "length": "sequence"}
+
+
+@pytest.mark.parametrize("name", ["segment", "two", "par", "sentence", "qa-alarm", "math-rlmec"])
+def test_rewards_of_rollouts_are_the_sum_of_their_breakdown(golden: SharedRuns, name: str) -> None:
+    rollouts = golden.read(name, "rollouts.jsonl")
+    assert rollouts
+    for row in rollouts:
+        assert len(row["tokens"]) == len(row["rewards"]) == len(row["advantages"])
+        total = [sum(parts) for parts in zip(*row["breakdown"].values(), strict=True)]
+        assert total == pytest.approx(row["rewards"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["model-segment", "model-token", "model-bandit"])
+def test_rewards_of_examples_are_their_segments_rewards_spread_over_tokens(golden: SharedRuns, name: str) -> None:
+    for row in golden.read(name, "examples.jsonl"):
+        covered = [i for start, end, _ in row["segments"] for i in range(start, end)]
+        assert covered == list(range(len(covered)))
+        assert sum(row["rewards"][i] for i in covered) == pytest.approx(sum(v for *_, v in row["segments"]), abs=1e-5)
+        assert all(value is None for value in row["rewards"][len(covered) :])
 
 
 def test_a_merge_is_the_mean_of_its_members_weights(golden: SharedRuns) -> None:
@@ -124,6 +145,70 @@ def test_a_trained_aspect_keeps_its_density_whatever_the_text(golden: SharedRuns
     scored = checked_scores(model, rows, texts)
     assert name == "completeness" or {value for one in scored for value in one.values} <= {0.3, -0.3}
     assert checked_scores(model, rows[1:2], texts[1:2])[0].values == pytest.approx(scored[1].values, abs=1e-5)
+
+
+def test_what_comes_after_the_peak_is_measured_against_it(golden: SharedRuns) -> None:
+    metrics = golden.read("odin", "metrics.json")
+    assert metrics["loss_after_peak"] == pytest.approx(metrics["peak_win_rate_vs_sft"] - metrics["win_rate_vs_sft"])
+    checkpoints = golden.read("odin", "checkpoints.jsonl")
+    assert [row["step"] for row in checkpoints] == [1, 2, 3]
+    assert all(0 < row["preference_score"] < 1 for row in checkpoints)
+    assert checkpoints[-1]["proxy_reward"] == pytest.approx(metrics["proxy_reward"])
+
+
+def test_the_selection_names_what_it_chose_and_by_what(golden: SharedRuns) -> None:
+    selection = golden.read("selection-qa", "selection.json")
+    found = {n: f["inconsistency"]["estimate"] for n, f in selection["aspects"].items() if not f["constant"]}
+    (chosen,) = selection["chosen"]
+    assert found[chosen] == min(found.values())
+    assert sum(selection["holistic"]["pure"]) / 16 == pytest.approx(0, abs=1e-6)
+    answers = golden.read("selection-qa", "answers.jsonl")
+    signs = [[row["greedy"][n] - row["sampled"][n] for n in ("holistic", "length")] for row in answers]
+    apart = [holistic * length < 0 for holistic, length in signs if holistic]
+    assert found["length"] == pytest.approx(100 * fmean(apart))
+
+
+def test_only_the_gate_shapes_aspects_and_its_counts_add_up(golden: SharedRuns) -> None:
+    """Below the gate nothing but the holistic reward; above it every sentence pays a sigmoid of +-.5."""
+    for rollout in golden.read("qa-alarm", "rollouts.jsonl"):
+        holistic, aspect = rollout["breakdown"]["holistic"], rollout["breakdown"]["factuality"]
+        assert {round(value, 4) for value in aspect} <= ({0.0} if sum(holistic) < 0 else {0.0, 0.6225, 0.3775})
+    history = golden.read("qa-alarm", "history.jsonl")
+    assert all(0 <= step["gate/share_above"] <= 1 for step in history)
+    assert golden.read("qa-alarm", "metrics.json")["gate/pairs"] == sum(step["gate/pairs"] for step in history)
+    assert "gate/pairs" not in golden.read("qa-weighted-sum", "metrics.json")
+    scores = golden.read("qa-alarm", "scores.jsonl")
+    assert [set(row) for row in scores] == [{"id", "holistic", *DENSITIES}] * 8
+    assert golden.read("qa-alarm", "metrics.json")["score/length"] == pytest.approx(fmean(r["length"] for r in scores))
+
+
+def test_every_question_is_sampled_as_often_as_asked_and_every_wrong_sample_is_corrected(golden: SharedRuns) -> None:
+    samples = golden.read("samples", "samples.jsonl")
+    questions = golden.read("mathematics", "questions.jsonl")
+    assert [row["id"] for row in samples] == [f"{each['id']}/{n}" for each in questions for n in range(6)]
+    tokenizer = load_encoder(golden.result("mathematics"), golden.result("samples") / "tokenizer").tokenizer
+    assert all(tokenizer.decode(r["token_ids"], skip_special_tokens=True) == r["prediction"] for r in samples)
+    wrong = {row["id"] for row in samples if not row["correct"]}
+    for name, file in (("teacher", "rewrites.jsonl"), ("generative", "grm_rewrites.jsonl")):
+        rewrites = golden.read(name, file)
+        assert {row["id"] for row in rewrites} == wrong
+        assert all(bool(row["reason"]) is not row["accepted"] for row in rewrites)
+    counts = golden.read("samples", "metrics.json")
+    assert Counter(row["correct"] for row in samples) == {True: counts["correct"], False: counts["erroneous"]}
+
+
+def test_every_token_of_every_sample_has_a_reward_of_its_sign(golden: SharedRuns) -> None:
+    samples = {row["id"]: row for row in golden.read("samples", "samples.jsonl")}
+    rewards = golden.read("generative", "token_rewards.jsonl")
+    assert {row["id"] for row in rewards} == set(samples)
+    for row in rewards:
+        assert row["token_ids"] == samples[row["id"]]["token_ids"]
+        low, high = (0.0, 0.5) if samples[row["id"]]["correct"] else (-0.1, 0.0)
+        assert row["rewards"] == pytest.approx([min(max(p - 0.5, low), high) for p in row["probabilities"]])
+    paid = {row["id"]: row["rewards"] for row in rewards}
+    for row in golden.read("math-rlmec", "credit.jsonl"):
+        assert row["credit"] == pytest.approx(paid[row["id"]], abs=1e-6)
+    assert all(row["imitation_loss"] > 0 for row in golden.read("math-rlmec", "history.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["sft", "model-bandit", "dpo"])

@@ -140,6 +140,7 @@ def test_a_new_result_replaces_its_run_and_the_seeds_alias_follows_and_returns(r
     tracking.sync(root, "segment")
     found = client.get_model_version_by_alias(name, "seed-0")
     assert found.tags["digest"] == before == digest(metrics.parent)
+    client.delete_registered_model_alias(name, "seed-0")
     tracking.sync(root, "segment")
     again = client.get_model_version_by_alias(name, "seed-0")
     assert (again.version, again.run_id) == (found.version, found.run_id), "no second version of the same"

@@ -235,6 +235,13 @@ def test_bad_rows_go_to_the_quarantine_file_and_are_counted(tmp_path: Path) -> N
     assert list((tmp_path / "bad").iterdir()) == [], "a clean run removes the file of an earlier one"
 
 
+def test_a_bad_row_of_many_lists_in_each_other_is_kept(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "d.train.jsonl", pair(1), json.dumps(pair(2, chosen=5))[:-1] + f', "x": {"[" * 900}{"]" * 900}}}'
+    )
+    assert screened(path)[0] == ["pair-1"]
+
+
 def test_more_than_the_tolerated_share_is_refused_naming_the_first_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "d.train.jsonl", *[pair(n) for n in range(8)], pair(8, prompt=" "), pair(9, chosen=1))
     with pytest.raises(DataError, match=r"row 9, field 'prompt': empty.*2 of 10 rows.*row 10, field 'chosen'"):

@@ -314,3 +314,18 @@ def test_the_adaptive_coefficient_follows_its_target() -> None:
     fixed = KLCoefficient(0.1)
     fixed.update(100.0, 100)
     assert fixed.value == 0.1
+
+
+def test_equal_scores_of_a_group_give_no_advantage() -> None:
+    groups = torch.arange(10) // 5
+    for constant in (0.0, 0.1, 1e4 / 3):
+        assert group_relative(torch.full((10,), constant), groups).abs().max() == 0
+        assert leave_one_out(torch.full((10,), constant), groups).abs().max() < 1e-9
+
+
+def test_k1_and_k3_are_unbiased_for_the_exact_kl() -> None:
+    p, q = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.5, 0.3])
+    exact = float((p * (p / q).log()).sum())
+    for estimator in ("k1", "k3"):
+        found = kl_tokens(p.log()[None], q.log()[None], torch.ones(1, 3).bool(), estimator)[0]
+        assert float((p * found).sum()) == pytest.approx(exact, abs=1e-6)

@@ -134,16 +134,27 @@ def test_a_late_clause_decides_what_the_facts_before_it_earn(kind, factor):
     assert set(LATE.kinds) - set(WORLD.kinds) == {"retraction", "assurance"}
 
 
-@pytest.mark.parametrize("world", [WORLD, LATE], ids=["plain", "late"])
-def test_gold_segments_are_the_clauses(world):
-    rows = world.sft_examples(60, 0)
+OTHER = World(dials=Dials(pairs="other"))
+
+
+@pytest.mark.parametrize(
+    ("world", "texts"),
+    [
+        (WORLD, [row["response"] for row in WORLD.sft_examples(60, 0)]),
+        (LATE, [row["response"] for row in LATE.sft_examples(60, 0)]),
+        (OTHER, [row["chosen"] for row in OTHER.preference_pairs(20, 0)]),
+    ],
+    ids=["plain", "late", "other"],
+)
+def test_gold_segments_are_the_clauses(world, texts):
+    rows = [{"response": text, "clauses": world.clauses(META, text)} for text in texts]
     pieces = [[*(" " + row["response"]).replace(" ", "\0 ").split("\0")[1:], "<end>"] for row in rows] + [["<end>"]]
     mask = torch.tensor([[place < len(row) for place in range(max(map(len, pieces)))] for row in pieces])
     ended = torch.ones(len(pieces), dtype=torch.bool)
     found = build_segmenter("gold").segment(Responses(torch.zeros(mask.shape, dtype=torch.int64), mask, ended, pieces))
     for place, row in enumerate(rows):
         ends = found.ends[place, : found.count[place]].tolist()
-        assert ends == [len(row["response"][:end].split()) - 1 for _, end, _, _ in row["meta"]["clauses"]]
+        assert ends == [len(row["response"][: clause.end].split()) - 1 for clause in row["clauses"]]
     assert found.count[-1] == 1
 
 

@@ -44,7 +44,7 @@ def written(results: Path) -> str:
 def test_every_kind_of_part_is_escaped_on_the_page_and_in_markdown() -> None:
     cell = TableCell(EVIL, EVIL, (EVIL,), EVIL, "confirmed", link="#a", tip=EVIL)
     row = TableRow(EVIL, (cell,), (EVIL,), EVIL, anchor="a")
-    table = ShownTable((TableColumn(EVIL, group=EVIL, note=EVIL, published=True),), (row,), EVIL, EVIL)
+    table = ShownTable((TableColumn(EVIL, group=EVIL, note=EVIL, has_published=True),), (row,), EVIL, EVIL)
     parts = (Text(EVIL), Bullets((EVIL, link("#a", EVIL))), Tiles(((EVIL, EVIL, ""),)), table)
     section = Section(EVIL, "key", (*parts, Fold(EVIL, (Text(EVIL),))))
     page = ReportPage(EVIL, EVIL, (Text(Markup("<b>bold</b>")),), (section,), EVIL)
