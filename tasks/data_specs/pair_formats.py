@@ -236,7 +236,7 @@ def _of_list(row: Record) -> Record | str:
 
 
 #: Titles of the formats, the most special first.
-_TITLES = ("messages", "messages with texts as answers", "transcripts", "texts", COMMON_BEGINNING)
+_TITLES: tuple[str, ...] = ("messages", "messages with texts as answers", "transcripts", "texts", COMMON_BEGINNING)
 _TITLES += (*(title for title, *_ in TWO_ANSWERS), "a list of answers")
 
 
