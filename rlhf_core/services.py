@@ -85,7 +85,7 @@ class AnswerCache:
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-class Failure(Exception):
+class CallFailed(Exception):
     """A failed call of a service; `final`: another try is useless, `stop`: so are other calls, `wait`: the pause in
     seconds that the service asked for."""
 
@@ -131,8 +131,8 @@ class Service(Generic[Q]):
 
     Args:
         name: for threads.
-        ask: one call, which returns the row to store, with its `text`; a `Failure` is tried again. Called from several
-            threads.
+        ask: one call, which returns the row to store, with its `text`; a `CallFailed` is tried again. Called from
+            several threads.
         settings: of the calls.
     """
 
@@ -168,7 +168,7 @@ class Service(Generic[Q]):
                 raises the failure.
 
         Raises:
-            Failure: a call that failed for good. What was answered stays cached, the rest is given up.
+            CallFailed: a call that failed for good. What was answered stays cached, the rest is given up.
         """
         self.prefetch(questions)
         started, found = time.monotonic(), dict[str, Row]()
@@ -177,7 +177,7 @@ class Service(Generic[Q]):
                 pending = self._pending.get(key)
                 try:
                     found[key] = self.cache.get(key) or {} if pending is None else pending.result()
-                except Failure as failure:
+                except CallFailed as failure:
                     self.usage.failed += 1
                     if failure.stop or unanswered is None:
                         raise
@@ -208,10 +208,10 @@ class Service(Generic[Q]):
                 self.usage.tries_again += attempt > 0
             try:
                 row = self._ask(question)
-            except Failure as failure:
+            except CallFailed as failure:
                 if failure.final or attempt == self.settings.retries:
                     tried = f" ({attempt + 1} tries)" if attempt else ""
-                    raise Failure(f"{failure}{tried}", final=True, stop=failure.stop) from None
+                    raise CallFailed(f"{failure}{tried}", final=True, stop=failure.stop) from None
                 pause = self.settings.backoff_s * 2**attempt * (1.0 + 0.25 * random.random())
                 if self._stop.wait(min(max(failure.wait, pause), self.settings.max_backoff_s)):
                     raise
@@ -249,7 +249,7 @@ def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> http
     """Returns the answer to a POST.
 
     Raises:
-        Failure: no connection, no whole answer within some seconds, or an answer that is not HTTP.
+        CallFailed: no connection, no whole answer within some seconds, or an answer that is not HTTP.
     """
     until, body = time.monotonic() + seconds, bytearray()
     try:
@@ -260,6 +260,6 @@ def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> http
                     raise httpx.ReadTimeout("the answer has not ended")
         return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(body))
     except httpx.TimeoutException:
-        raise Failure(f"no answer within {seconds} s; is the server overloaded?") from None
+        raise CallFailed(f"no answer within {seconds} s; is the server overloaded?") from None
     except (httpx.TransportError, httpx.DecodingError) as error:
-        raise Failure(f"cannot be reached ({type(error).__name__}: {error}); is the server running?") from None
+        raise CallFailed(f"cannot be reached ({type(error).__name__}: {error}); is the server running?") from None

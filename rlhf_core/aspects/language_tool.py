@@ -17,7 +17,7 @@ from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
 from rlhf_core.errors import RecipeError, ToolError
 from rlhf_core.lazy import httpx
-from rlhf_core.services import CallSettings, Failure, Service, Usage, check_address, client, digest, post
+from rlhf_core.services import CallFailed, CallSettings, Service, Usage, check_address, client, digest, post
 from rlhf_core.typed import above
 
 Spans = list[tuple[int, int]]
@@ -80,7 +80,7 @@ class LanguageToolGrammar(CallSettings):
         asked = self._questions(responses)
         try:
             rows = self._service.answers(asked)
-        except Failure as failure:
+        except CallFailed as failure:
             raise ToolError(
                 f"LanguageTool at {self._address}: {failure}. No score is made up: training stops here"
             ) from None
@@ -101,13 +101,13 @@ class LanguageToolGrammar(CallSettings):
         form = {"language": self.language, **rules, "text": text}
         response = post(connection, f"{self._address}/v2/check", self.timeout_s, data=form)
         if response.status_code in (400, 401, 403, 404, 405, 413):
-            raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
+            raise CallFailed(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
         if response.status_code != 200:
-            raise Failure(f"answered with status {response.status_code}")
+            raise CallFailed(f"answered with status {response.status_code}")
         try:
             answer = response.json()
         except ValueError:
-            raise Failure(f"answered with no JSON: {response.text[:80]!r}") from None
+            raise CallFailed(f"answered with no JSON: {response.text[:80]!r}") from None
         spans_of(answer, text)
         return {"text": json.dumps(answer, ensure_ascii=False)}
 
@@ -118,11 +118,11 @@ def spans_of(answer: Any, text: str) -> Spans:
     LanguageTool counts in UTF-16 code units, where a character beyond U+FFFF is two.
 
     Raises:
-        Failure: an answer of another form, or a span outside the text.
+        CallFailed: an answer of another form, or a span outside the text.
     """
     matches = answer.get("matches") if isinstance(answer, dict) else None
     if not isinstance(matches, list):
-        raise Failure("the answer has no list of matches")
+        raise CallFailed("the answer has no list of matches")
     places = [0]
     for character in text:
         places.append(places[-1] + 1 + (ord(character) > 0xFFFF))
@@ -131,8 +131,8 @@ def spans_of(answer: Any, text: str) -> Spans:
     for match in matches:
         offset, length = (match.get(key) if isinstance(match, dict) else None for key in ("offset", "length"))
         if type(offset) is not int or type(length) is not int or length < 0:
-            raise Failure("a match has no whole offset and length")
+            raise CallFailed("a match has no whole offset and length")
         if offset not in position or offset + length not in position:
-            raise Failure(f"a match is at {offset} to {offset + length}, outside the text of {places[-1]}")
+            raise CallFailed(f"a match is at {offset} to {offset + length}, outside the text of {places[-1]}")
         spans.append((position[offset], position[offset + length]))
     return sorted(spans)

@@ -302,13 +302,13 @@ names = {{}}
 exec({_NAMES!r}, names)
 """
 _RUN = """
-class Written(io.BytesIO):
+class CapturedOutput(io.BytesIO):
     def close(self):
         pass
 
 def run(given):
     sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
-    written = Written()
+    written = CapturedOutput()
     sys.stdout = output = io.TextIOWrapper(written, encoding="utf-8", errors="replace", write_through=True)
     try:
         exec(code, {**names, "__name__": "__main__"})

@@ -111,7 +111,7 @@ def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Rewarded:
+class EstimatorInputs:
     """Inputs of an advantage estimator for a rollout batch; values are the critic's, zeros without one."""
 
     rewards: Tensor
@@ -141,14 +141,14 @@ class AdvantageEstimator:
         cancels: what it does to an affine shaping of one reward per response, for a message; None if it shows.
     """
 
-    estimate: Callable[[Rewarded, Settings], Tensor]
+    estimate: Callable[[EstimatorInputs, Settings], Tensor]
     needs_critic: bool = False
     compares: bool = False
     reads: tuple[str, ...] = ()
     cancels: str | None = None
 
 
-def token_reward(given: Rewarded, config: Settings) -> Tensor:
+def token_reward(given: EstimatorInputs, config: Settings) -> Tensor:
     """Returns each token's own reward."""
     return torch.where(given.mask, given.rewards.float(), 0.0)
 
@@ -183,7 +183,7 @@ ADVANTAGES = Choices(
 VALUE_TARGETS = ("advantage_plus_value", "monte_carlo")
 
 
-def value_targets(given: Rewarded, advantages: Tensor, config: Settings) -> Tensor:
+def value_targets(given: EstimatorInputs, advantages: Tensor, config: Settings) -> Tensor:
     """Returns the critic's targets: advantages before whitening plus values, or discounted later rewards."""
     if config.value_target == "monte_carlo":
         return rewards_to_go(given.rewards, given.mask, config.gamma)

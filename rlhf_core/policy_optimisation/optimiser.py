@@ -21,7 +21,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.advantages import ADVANTAGES, Rewarded, value_targets, whiten
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, EstimatorInputs, value_targets, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
@@ -138,7 +138,7 @@ class PolicyOptimiser:
                 batch.logprobs, batch.reference_logprobs, mask, config.kl_estimator
             )
         values = self.values(batch)
-        rewarded = Rewarded(rewards, values, mask, batch.groups)
+        rewarded = EstimatorInputs(rewards, values, mask, batch.groups)
         advantages = ADVANTAGES[config.advantage].estimate(rewarded, config)
         returns = value_targets(rewarded, advantages, config)
         if config.whitening == "rollout":

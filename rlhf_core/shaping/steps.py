@@ -166,7 +166,7 @@ class TanhCentered(Centered):
 
 
 @dataclass
-class SgFc(Centered):
+class SlowGrowthFastConvergence(Centered):
     """Slow growth, fast convergence: sigmoid(k(c - shift)).
 
     Args:

@@ -98,7 +98,7 @@ class WeightedLikelihood:
         return float(sum(self.counts[i] for i in rows))
 
 
-class PreferenceLikelihood:
+class PreferenceObjective:
     """DPO's loss; the reference's log-probabilities are computed once.
 
     Args:
@@ -133,5 +133,5 @@ class PreferenceLikelihood:
 def objective(examples: Weighted | Preferences, policy: Policy, reference: Policy) -> Objective:
     """Returns the loss of a recipe's examples."""
     if isinstance(examples, Preferences):
-        return PreferenceLikelihood(policy, reference, examples)
+        return PreferenceObjective(policy, reference, examples)
     return WeightedLikelihood(policy, examples)

@@ -54,7 +54,7 @@ class ReasoningConfig(Checked):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnQuestion:
     """A question with its true steps, and one told by somebody who may err.
 
     Attributes:
@@ -124,7 +124,7 @@ class Reasoning:
         names = ("examples", VERSION, self.seed, task, seed)
         return drawn_rows(n, f"{task}-sft-{seed}", lambda number: stream(*names, number), make)
 
-    def _draw(self, task: str, test: str | None, rng: random.Random, *, errs: bool) -> Drawn:
+    def _draw(self, task: str, test: str | None, rng: random.Random, *, errs: bool) -> DrawnQuestion:
         split = "seen" if test is None else TESTS[task][test]
         if task == "mathematics":
             return self._word_problem(test, split, rng, errs)
@@ -132,7 +132,7 @@ class Reasoning:
 
     # --- word problems -------------------------------------------------------------------------------
 
-    def _word_problem(self, test: str | None, split: str, rng: random.Random, errs: bool) -> Drawn:
+    def _word_problem(self, test: str | None, split: str, rng: random.Random, errs: bool) -> DrawnQuestion:
         config = self.config.arithmetic
         if test == "math" or (test is None and rng.random() < 0.5):
             config = ArithmeticConfig(**{**vars(config), "steps": self.config.hard_steps})
@@ -148,7 +148,7 @@ class Reasoning:
         ]
         steps.append((_WORDS["answer"].replace("{v}", item["answer"]),))
         told, value = self._told_equations(equations, rng, errs)
-        return Drawn(item["question"], (), item["answer"], tuple(steps), told, value == int(item["answer"]))
+        return DrawnQuestion(item["question"], (), item["answer"], tuple(steps), told, value == int(item["answer"]))
 
     def _told_equations(self, equations: Sequence[str], rng: random.Random, errs: bool) -> tuple[tuple[str, ...], int]:
         """Returns the steps as somebody tells them, who goes on from what they got; and what they got."""
@@ -167,7 +167,7 @@ class Reasoning:
 
     # --- multiple choice -----------------------------------------------------------------------------
 
-    def _choice(self, test: str | None, split: str, rng: random.Random, errs: bool) -> Drawn:
+    def _choice(self, test: str | None, split: str, rng: random.Random, errs: bool) -> DrawnQuestion:
         hop = test in ("qasc", "obqa") or (test is None and rng.random() < 0.5)
         while True:
             animals = rng.sample(ENTITIES, 2 if hop else self.config.options)
@@ -230,7 +230,7 @@ def _answered(
     told: str,
     steps: Sequence[tuple[str, ...]],
     lines: Sequence[str],
-) -> Drawn:
+) -> DrawnQuestion:
     final = [(_WORDS["answer"].replace("{v}", right),)]
     spoken = (*lines, _WORDS["answer"].replace("{v}", told))
-    return Drawn(question, tuple(choices), right, (*steps, *final), spoken, told == right)
+    return DrawnQuestion(question, tuple(choices), right, (*steps, *final), spoken, told == right)

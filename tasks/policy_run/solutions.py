@@ -107,7 +107,7 @@ CREDITED, PICTURED = 256, 8
 
 
 @dataclass
-class Solved:
+class SolutionTraining:
     """Sampled solutions in a run that learns from a reward.
 
     Attributes:
@@ -187,7 +187,7 @@ def solved_samples(
     microbatch: int,
     seed: int,
     learnt: LearntSolutions = ALL_SOLUTIONS,
-) -> Solved:
+) -> SolutionTraining:
     """Returns the sampled solutions that a run with a reward reads."""
     sources = folders.sources([])
     drawn = len(sources.samples)
@@ -203,4 +203,4 @@ def solved_samples(
     if settings is not None:
         imitation, made = imitation_loss(settings, sources, encoder, microbatch, seed)
         facts |= {"rewrites": float(len(made.sequences)), "rewrites_too_long": float(made.too_long)}
-    return Solved(sources, batch, imitation, rewards, facts)
+    return SolutionTraining(sources, batch, imitation, rewards, facts)

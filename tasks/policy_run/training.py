@@ -33,7 +33,7 @@ from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.reward import build_reward, shaping_constants
 from tasks.policy_run.run import Learn, PolicyRun, RowTraining, question_accuracies
-from tasks.policy_run.solutions import SAMPLES_FILE, Solved, solved_samples
+from tasks.policy_run.solutions import SAMPLES_FILE, SolutionTraining, solved_samples
 from tasks.running.artifacts import first_rows, peak_memory, read_jsonl
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.device_settings import apply_device_settings
@@ -122,7 +122,7 @@ def reward_trainer(row: RowTraining) -> Learn:
     return learn
 
 
-def shortened(training: RewardTraining, settings: PolicyScale, solved: Solved | None) -> RewardTraining:
+def shortened(training: RewardTraining, settings: PolicyScale, solved: SolutionTraining | None) -> RewardTraining:
     """Returns the training with no more iterations than the passes that the settings ask for over the fixed samples."""
     config, passes = training.optimiser, settings.solutions.passes
     if solved is None or passes is None:
@@ -140,7 +140,7 @@ class Optimising:
         training: RewardTraining,
         reward: Reward,
         prompts: list[Prompt],
-        solved: Solved | None,
+        solved: SolutionTraining | None,
     ) -> None:
         row, self.run, self.reward, self.solved = run.row, run, reward, solved
         self.settings, self.config = row.settings, training.optimiser

@@ -23,7 +23,7 @@ Difficulties = Mapping[Any, float]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """One run against one opponent: the SFT model, another row or AlpacaEval's baseline.
 
     Attributes:
@@ -40,7 +40,7 @@ class Judged:
 
 def preferences_of(
     tally: Tally, answers: Sequence[Mapping[str, Any]], opponents: Sequence[Mapping[str, Any]], benchmark: str
-) -> Judged:
+) -> JudgedRun:
     """Returns verdicts as preferences, with the lengths of both answers."""
     own, opponent = (
         {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == benchmark}
@@ -49,10 +49,12 @@ def preferences_of(
     undecided = dict.fromkeys((*tally.unparsable, *tally.one_sided), math.nan)
     preferred = {**{prompt: 1 + score for prompt, score in tally.scores.items()}, **undecided}
     prompts = sorted(preferred)
-    return Judged(prompts, [preferred[p] for p in prompts], [own[p] for p in prompts], [opponent[p] for p in prompts])
+    return JudgedRun(
+        prompts, [preferred[p] for p in prompts], [own[p] for p in prompts], [opponent[p] for p in prompts]
+    )
 
 
-def fitted_difficulties(judged: Sequence[Judged], prompts: Sequence[str]) -> Difficulties:
+def fitted_difficulties(judged: Sequence[JudgedRun], prompts: Sequence[str]) -> Difficulties:
     """Returns the difficulty of each prompt, fitted jointly over policies against one opponent; 0 with one policy."""
     from rlhf_core.evaluation.length_controlled import fit_difficulty
 
@@ -76,7 +78,7 @@ def standardised(values: Mapping[str, float]) -> Difficulties:
     return {key: (value - mean) / deviation if deviation else 0.0 for key, value in values.items()}
 
 
-def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibration: Any = None) -> float | None:
+def length_controlled(run: str, judged: JudgedRun, difficulty: Difficulties, calibration: Any = None) -> float | None:
     """Returns the length-controlled win rate of a run in percent; None with fewer than `FEWEST` valid preferences.
 
     Args:

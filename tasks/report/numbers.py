@@ -22,7 +22,7 @@ from rlhf_core.published.row_map import data_set, recipe_row, rows_of_paper
 from tasks.report.games import BENCHMARK, Matches, judged, match_of
 from tasks.report.length_control import (
     Difficulties,
-    Judged,
+    JudgedRun,
     calibration_of,
     fitted_difficulties,
     length_controlled,
@@ -161,7 +161,7 @@ def _answers(output: StageOutput, peak: bool) -> Sequence[Mapping[str, Any]]:
     return output.rows("peak_generations.jsonl") if peak else output.generations
 
 
-def _preferences(output: StageOutput, sft: StageOutput, *, peak: bool = False) -> Judged:
+def _preferences(output: StageOutput, sft: StageOutput, *, peak: bool = False) -> JudgedRun:
     tally = _tally_over_sft(output, sft, BENCHMARK, peak=peak)
     return preferences_of(tally, _answers(output, peak), sft.generations, BENCHMARK)
 
@@ -200,7 +200,7 @@ def _alpaca_length_controlled(run: MeasuredRun, _: str) -> float | None:
     ]
     if not verdicts:
         return None
-    own = Judged(
+    own = JudgedRun(
         [str(answer["id"]) for answer, _ in verdicts],
         [preference for _, preference in verdicts],
         [answer["n_chars"] for answer, _ in verdicts],
@@ -240,7 +240,7 @@ def _length_controlled_over_row(run: MeasuredRun, other: str) -> float | None:
         return None
     against = found[1]
 
-    def of(one: MeasuredRun, tally: Tally) -> Judged:
+    def of(one: MeasuredRun, tally: Tally) -> JudgedRun:
         return preferences_of(tally, one.output.generations, against.generations, BENCHMARK)
 
     if rewards := true_rewards(against.generations, BENCHMARK):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.services import AnswerCache, CallSettings, Failure, Service, client, post
+from rlhf_core.services import AnswerCache, CallFailed, CallSettings, Service, client, post
 
 
 def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
@@ -38,7 +38,7 @@ def test_calls_run_side_by_side_and_what_is_known_is_not_asked_again() -> None:
     assert sorted(asked) == ["a", "b"]
 
 
-def failing(*outcomes: Failure | None) -> tuple[Callable[[str], dict[str, Any]], list[str]]:
+def failing(*outcomes: CallFailed | None) -> tuple[Callable[[str], dict[str, Any]], list[str]]:
     script, asked = list(outcomes), list[str]()
 
     def ask(text: str) -> dict[str, Any]:
@@ -52,22 +52,22 @@ def failing(*outcomes: Failure | None) -> tuple[Callable[[str], dict[str, Any]],
 
 
 def test_a_passing_failure_is_tried_again_within_bounds(tmp_path: Path) -> None:
-    ask, _ = failing(Failure("busy"), Failure("busy", wait=0.01), None)
+    ask, _ = failing(CallFailed("busy"), CallFailed("busy", wait=0.01), None)
     asking = service(ask, cache_path=tmp_path / "cache.jsonl")
     assert asking.answers(keyed("a"))["key of a"]["text"] == "answer"
     assert (asking.usage.calls, asking.usage.tries_again) == (3, 2)
-    ask, asked = failing(*[Failure("busy")] * 3)
-    with pytest.raises(Failure, match=r"busy \(3 tries\)"):
+    ask, asked = failing(*[CallFailed("busy")] * 3)
+    with pytest.raises(CallFailed, match=r"busy \(3 tries\)"):
         service(ask, cache_path=tmp_path / "cache.jsonl").answers(keyed("a", "b"))
     assert asked == ["b"] * 3  # the answer to a is in the cache
 
 
 def test_a_final_failure_is_not_tried_again_and_may_stand_for_an_answer() -> None:
-    ask, asked = failing(Failure("refused", final=True), None, Failure("wrong key", final=True, stop=True))
+    ask, asked = failing(CallFailed("refused", final=True), None, CallFailed("wrong key", final=True, stop=True))
     asking = service(ask, concurrency=1)
     rows = asking.answers(keyed("a", "b"), {"text": ""})
     assert [row["text"] for row in rows.values()] == ["", "answer"]
-    with pytest.raises(Failure, match=r"wrong key$"):
+    with pytest.raises(CallFailed, match=r"wrong key$"):
         asking.answers(keyed("a"), {"text": ""})
     assert (asked, asking.usage.failed) == (["a", "b", "a"], 2)
 
@@ -122,6 +122,6 @@ class Dripping(BaseHTTPRequestHandler):
 def test_an_answer_that_never_ends_is_given_up() -> None:
     with HTTPServer(("127.0.0.1", 0), Dripping) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(Failure, match=r"no answer within 0\.3 s"):
+        with pytest.raises(CallFailed, match=r"no answer within 0\.3 s"):
             post(client(1), f"http://127.0.0.1:{server.server_port}", 0.3)
         server.shutdown()

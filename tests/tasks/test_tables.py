@@ -21,7 +21,7 @@ from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
-from tasks.report.length_control import Judged, calibration_of, length_controlled
+from tasks.report.length_control import JudgedRun, calibration_of, length_controlled
 from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import print_table, table_notes
@@ -189,7 +189,7 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
     assert (len(rows), rows[0]["id"], rows[3]["preference"]) == (2 * n, "alpaca_eval-test-000001", None)
 
     wins, own, other = 1 + generator.uniform(size=n), generator.integers(200, 900, n), generator.integers(200, 900, n)
-    model = Judged([item["id"] for item in items], wins.tolist(), own.tolist(), other.tolist())
+    model = JudgedRun([item["id"] for item in items], wins.tolist(), own.tolist(), other.tolist())
     difficulty = file["instruction_difficulty"][:n].to_numpy()[::-1]
     official = length_controlled_win_rate(
         range(40), wins, own, other, dict(enumerate(difficulty)), read_calibration_rows(tmp_path / "df_gamed.csv")

@@ -18,7 +18,18 @@ from rlhf_core.errors import JudgeError
 from rlhf_core.evaluation.judges.replies import CUT_OFF, preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
 from rlhf_core.lazy import httpx
-from rlhf_core.services import CallSettings, Failure, Row, Service, Usage, check_address, client, digest, post, storable
+from rlhf_core.services import (
+    CallFailed,
+    CallSettings,
+    Row,
+    Service,
+    Usage,
+    check_address,
+    client,
+    digest,
+    post,
+    storable,
+)
 from rlhf_core.typed import above, accepted_by, at_least, between
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -121,7 +132,7 @@ class EndpointJudge:
             calls[keys[-1]] = call
         try:
             rows = self._service.answers(calls, None if self.config.on_failure == "raise" else {"text": ""})
-        except Failure as failure:
+        except CallFailed as failure:
             known = sum(self._service.cache.get(key) is not None for key in calls)
             kept = "; the answers so far are in the cache, run again to resume" if self.config.cache_path else ""
             raise JudgeError(
@@ -148,17 +159,17 @@ class EndpointJudge:
         url, body = self.config.base_url.rstrip("/") + "/chat/completions", json.dumps(call["body"]).encode("ascii")
         try:
             response = post(self._client, url, self.config.timeout_s, content=body)
-        except Failure as failure:
-            raise Failure(self._redacted(str(failure))) from None
+        except CallFailed as failure:
+            raise CallFailed(self._redacted(str(failure))) from None
         status = response.status_code
         if status != 200:
             reason = f"HTTP {status}: {self._redacted(_error_text(response))}"
             again = status in _TRY_AGAIN or status >= 500
-            raise Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
+            raise CallFailed(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
             payload = json.loads(response.content)
         except (ValueError, RecursionError):
-            raise Failure("the answer is not JSON") from None
+            raise CallFailed("the answer is not JSON") from None
         template = TEMPLATES[call["template"]]
         wants_logprobs = template.label_tokens is not None and self.config.use_logprobs
         row = _read_completion(payload, wants_logprobs, whole=template.n_answers > 0 and template.label_tokens is None)
@@ -181,7 +192,7 @@ def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> dict
         whole: mark a text that was cut off at its length, which may end in the middle of its reasons.
 
     Raises:
-        Failure: another form.
+        CallFailed: another form.
     """
     try:
         (choice,) = payload["choices"]  # the request asks for one
@@ -189,11 +200,11 @@ def _read_completion(payload: Any, wants_logprobs: bool, *, whole: bool) -> dict
         cut = whole and choice.get("finish_reason") in ("length", "content_filter")
         text = storable(content or "") + (CUT_OFF if cut else "")
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise Failure("the answer is not a chat completion") from None
+        raise CallFailed("the answer is not a chat completion") from None
     if wants_logprobs:
         logprobs = _first_token_logprobs(choice)
         if not logprobs:
-            raise Failure(
+            raise CallFailed(
                 "the endpoint gives no log-probabilities, from which this template's verdict is read; use one that "
                 "does, or set use_logprobs to false to count a sampled m or M",
                 final=True,

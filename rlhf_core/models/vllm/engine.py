@@ -25,7 +25,7 @@ from rlhf_core.models.generation import Generated, sample_by
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.models.vllm.environment import Installed, check_vllm, deaths, installed
-from rlhf_core.models.vllm.messages import Ended, receive, send
+from rlhf_core.models.vllm.messages import ConnectionEnded, receive, send
 from rlhf_core.models.vllm.weights import checksums, hand_over_file
 
 DEVICES_VARIABLE, SLEEP_VARIABLE = "REWARDSMITH_VLLM_GPUS", "REWARDSMITH_VLLM_SLEEP"
@@ -125,7 +125,7 @@ class Process:
         try:
             send(self.channel, {"do": do, **fields}, tensors)
             reply, found = receive(self.channel, seconds)
-        except Ended as error:
+        except ConnectionEnded as error:
             words = self._last_words(str(error))
             self.close()
             raise ProcessDied(words) from None

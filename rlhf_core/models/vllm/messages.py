@@ -14,24 +14,24 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 
-class Ended(Exception):
+class ConnectionEnded(Exception):
     """The other side has ended, or says nothing."""
 
 
 def send(channel: Connection, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Sends a message; raises Ended where nobody reads it."""
+    """Sends a message; raises ConnectionEnded where nobody reads it."""
     try:
         channel.send_bytes(json.dumps(fields).encode())
         channel.send_bytes(save({name: value.detach().cpu().contiguous() for name, value in (tensors or {}).items()}))
     except OSError as error:
-        raise Ended(f"a message cannot be sent ({error.strerror or error})") from None
+        raise ConnectionEnded(f"a message cannot be sent ({error.strerror or error})") from None
 
 
 def receive(channel: Connection, seconds: float | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns the next message's JSON object and tensors; raises Ended where none arrives within `seconds`."""
+    """Returns the next message's JSON object and tensors; raises ConnectionEnded without one in `seconds`."""
     try:
         if not channel.poll(seconds):
-            raise Ended(f"no message arrives within {seconds:g} s")
+            raise ConnectionEnded(f"no message arrives within {seconds:g} s")
         return json.loads(channel.recv_bytes()), load(channel.recv_bytes())
     except (EOFError, OSError):
-        raise Ended("the other side has ended") from None
+        raise ConnectionEnded("the other side has ended") from None

@@ -32,7 +32,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
 from rlhf_core.models.choosing import choose
-from rlhf_core.models.vllm.messages import Ended, receive, send
+from rlhf_core.models.vllm.messages import ConnectionEnded, receive, send
 
 Reply = tuple[dict[str, Any], dict[str, Tensor]]
 
@@ -215,7 +215,7 @@ def main() -> None:
         try:
             request = receive(channel)
             send(channel, *server.answer(*request))
-        except Ended:
+        except ConnectionEnded:
             end(folder)
 
 

@@ -11,7 +11,7 @@ from rlhf_core.aspects import Density, checked_scores, rate
 from rlhf_core.aspects.choices import build_aspect
 from rlhf_core.aspects.language_tool import LanguageToolGrammar, spans_of
 from rlhf_core.errors import RecipeError, ToolError
-from rlhf_core.services import Failure
+from rlhf_core.services import CallFailed
 from tests.tool_server import ToolServer
 
 TEXTS = ["The cats sees a dog.", "This dogs see an apple.", "The cat sees the dog.", "A apple sees the dog."]
@@ -65,7 +65,7 @@ def test_a_tool_that_stays_broken_is_an_error_after_the_retries_and_no_score(mod
 def test_offsets_are_utf16_code_units() -> None:
     text = "😀 cats sees"
     assert spans_of({"matches": [{"offset": 8, "length": 4}]}, text) == [(7, 11)]
-    with pytest.raises(Failure, match="outside"):
+    with pytest.raises(CallFailed, match="outside"):
         spans_of({"matches": [{"offset": 1, "length": 1}]}, text)
 
 

@@ -19,7 +19,7 @@ from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.models.sampling import ENGINES
 from rlhf_core.models.vllm import engine, environment
 from rlhf_core.models.vllm.environment import deaths
-from rlhf_core.models.vllm.messages import Ended, receive, send
+from rlhf_core.models.vllm.messages import ConnectionEnded, receive, send
 from rlhf_core.models.vllm.weights import checksums, hand_over_file
 
 #: A Python that says it has vLLM for CPUs and dies of everything else.
@@ -52,12 +52,12 @@ def test_a_message_arrives_as_it_was_sent_and_one_to_nobody_is_refused() -> None
         assert torch.equal(found[name], values)
         assert found[name].dtype == values.dtype
     assert receive(theirs, 1.0) == ({}, {})
-    with pytest.raises(Ended, match=r"no message arrives within 0\.01 s"):
+    with pytest.raises(ConnectionEnded, match=r"no message arrives within 0\.01 s"):
         receive(theirs, 0.01)
     ours.close()
-    with pytest.raises(Ended, match="the other side has ended"):
+    with pytest.raises(ConnectionEnded, match="the other side has ended"):
         receive(theirs)
-    with pytest.raises(Ended, match="cannot be sent"):
+    with pytest.raises(ConnectionEnded, match="cannot be sent"):
         send(theirs, {})
 
 

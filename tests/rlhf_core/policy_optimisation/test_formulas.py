@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from rlhf_core.policy_optimisation.advantages import (
     ADVANTAGES,
     GROUP_STDS,
-    Rewarded,
+    EstimatorInputs,
     gae,
     group_relative,
     leave_one_out,
@@ -144,8 +144,8 @@ def test_advantages_of_any_batch_are_finite_and_0_on_padding(
 ) -> None:
     mask, (rewards, values) = prefix(lengths), draws(lengths, seed, 2)
     groups = torch.arange(len(lengths)) // 2
-    plain = ADVANTAGES[name].estimate(Rewarded(rewards * mask, values * mask, mask, groups), CONFIG)
-    soiled = Rewarded(torch.where(mask, rewards, junk), torch.where(mask, values, junk), mask, groups)
+    plain = ADVANTAGES[name].estimate(EstimatorInputs(rewards * mask, values * mask, mask, groups), CONFIG)
+    soiled = EstimatorInputs(torch.where(mask, rewards, junk), torch.where(mask, values, junk), mask, groups)
     assert torch.isfinite(plain).all()
     assert (plain[~mask] == 0).all()
     torch.testing.assert_close(ADVANTAGES[name].estimate(soiled, CONFIG), plain)
