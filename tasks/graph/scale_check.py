@@ -20,7 +20,8 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
-from tasks.graph.rows import RowSpec, papers, read_rows, selection_of
+from tasks.graph.check import refuse
+from tasks.graph.rows import RowSpec, models_of, papers, read_rows, selection_of
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
@@ -100,7 +101,9 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
     """
-    rows = [row for row in read_rows(root, paper)[0].values() if row.kind == "reward"]
+    known, wrong = read_rows(root, paper)
+    refuse(wrong.values())
+    rows = [row for row in known.values() if row.kind == "reward"]
     here, found, data_sets = Scale(root, scale), list[StageMemory](), scale_entries(root, scale, "data")
     for name, path in sorted(scale_entries(root, scale, "backbones").items()):
         spec: BackboneSpec = here.settings.get(path)
@@ -183,7 +186,7 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     aspects = here.aspects(selection) if selection else ()
     trained_aspects = [at for at in aspects if here.settings.get(at).model is not None]
     policy = backbone.parameters if recipe.lora is None else backbone.adapters(recipe.lora)
-    scorers = backbone.scalar * (len(row.reward_models) + len(trained_aspects))
+    scorers = backbone.scalar * (len(models_of(here.settings, row)) + len(trained_aspects))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]
     at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * (prompt + response)

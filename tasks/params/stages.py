@@ -98,7 +98,10 @@ def read_deepspeed(path: Path) -> dict[str, Any]:
     given = {"optimizer", "scheduler", "gradient_clipping", "train_batch_size", "zero_force_ds_cpu_optimizer"}
     if own := sorted(given & set(config)):
         raise RecipeError(f"DeepSpeed configuration {path}: {', '.join(own)} come from the recipe; leave them out")
-    if (config["zero_optimization"].get("offload_optimizer") or {}).get("ratio", 1) != 1:
+    offload = config["zero_optimization"].get("offload_optimizer") or {}
+    if not isinstance(offload, dict):
+        raise RecipeError(f"DeepSpeed configuration {path}: offload_optimizer is {offload!r}; write {{device: cpu}}")
+    if offload.get("ratio", 1) != 1:
         raise RecipeError(f"DeepSpeed configuration {path}: an optimiser is offloaded whole; leave its ratio out")
     if (config.get("fp16") or {}).get("enabled"):
         raise RecipeError(f"DeepSpeed configuration {path}: fp16 scales losses and skips steps; use bf16")

@@ -40,10 +40,18 @@ class SolutionFolders:
     ] = None
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
-        """Returns the rows of everything that is given."""
+        """Returns the rows of everything that is given.
+
+        Raises:
+            DataError: no sampled solution.
+        """
+        samples = _rows(self.samples, SAMPLES_FILE)
+        if self.samples is not None and not samples:
+            file = str(self.samples / SAMPLES_FILE)
+            raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
         return Sources(
             preference,
-            _rows(self.samples, SAMPLES_FILE),
+            samples,
             edits(_rows(self.teacher, TEACHER_FILE)),
             edits(_rows(self.token_rewards, GENERATED_FILE)),
         )

@@ -148,11 +148,11 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 def _handles(panels: Sequence[Panel], all_axes: Iterable[Any]) -> dict[str, Any]:
     """Returns the legend entries of all panels, each label once; where a panel has two axes, which line belongs to
-    which. There are none where every panel has one series: its title says what a legend would."""
+    which. There are none where every panel has one series, all of one colour: its title says what a legend would."""
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    if all(len(panel.series) == 1 for panel in panels):
+    if all(len(panel.series) == 1 for panel in panels) and len({panel.series[0].colour for panel in panels}) == 1:
         return handles
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -14,7 +14,7 @@ from tasks.report.games import BENCHMARK
 from tasks.report.outputs import StageOutput
 from tasks.report.page import Bullets, Passage, Passages, Picture, ReportPage, Section, Text, write_page
 from tasks.report.paper_tables import PERCENT_RANGE
-from tasks.report.row_runs import WIN_RATE, RowRuns, RowsCompared, compare_rows
+from tasks.report.row_runs import FIRST_CHOICES, WIN_RATE, RowRuns, RowsCompared, compare_rows
 from tasks.report.table import (
     ShownTable,
     TableCell,
@@ -95,10 +95,10 @@ def _difference(found: Comparison | None) -> TableCell:
 
 def meanings(found: RowsCompared) -> list[str]:
     """Returns a line for each row but the first: what its difference means."""
-    return [_meaning(row, row.difference) for row in found.rows if row.difference is not None]
+    return [_meaning(row, row.difference, found.metric) for row in found.rows if row.difference is not None]
 
 
-def _meaning(row: RowRuns, found: Comparison) -> str:
+def _meaning(row: RowRuns, found: Comparison, metric: str) -> str:
     interval, side = found.effect.interval(), "above" if found.effect.estimate > 0 else "below"
     if interval is None:
         text = f"{side} in the only world; nothing is known beyond it"
@@ -106,8 +106,8 @@ def _meaning(row: RowRuns, found: Comparison) -> str:
         text = f"{side}, its interval without 0 (one comparison, not corrected)"
     else:
         sees = found.effect.smallest_visible()
-        many = sees is None or sees >= PERCENT_RANGE
-        text = "undecided" if many else f"undecided: these worlds see differences above {sees:.1f}"
+        too_wide = sees is None or (metric in FIRST_CHOICES and sees >= PERCENT_RANGE)
+        text = "undecided" if too_wide else f"undecided: these worlds see differences above {sees:.1f}"
     return f"{row.title}: {text}{'; its alarm rang, read its answers first' if row.alarms else ''}."
 
 
@@ -160,7 +160,7 @@ def curves(found: RowsCompared, key: str = "compared") -> Picture | None:
         lines = [
             series
             for number, row in enumerate(found.rows)
-            for series in points_series(row.title, curve(row.runs, metric, file=file), colour=number)
+            for series in points_series(row.title, curve(row.runs, metric, file=file, with_end=rates), colour=number)
         ]
         if rates and lines:
             steps = [step for series in lines for step in series.x]

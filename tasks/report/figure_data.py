@@ -183,7 +183,12 @@ def mean_series(label: str, means: Mapping[Any, Mean | None], **options: Any) ->
 
 
 def curve(
-    outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
+    outputs: Mapping[int, StageOutput],
+    metric: str,
+    *,
+    file: str = "history.jsonl",
+    x: str = "step",
+    with_end: bool = False,
 ) -> list[Point]:
     """Returns a metric over training, aligned by `step`.
 
@@ -193,11 +198,14 @@ def curve(
         outputs: runs by seed.
         metric: field of the rows of `file`.
         x: field for the horizontal axis; its mean over worlds is taken.
+        with_end: whether the last weights' metrics are the value at the last step.
     """
-    every = (
-        {int(row["step"]): row for row in out.rows(file) if row.get(metric) is not None and x in row}
-        for out in outputs.values()
-    )
+    every = []
+    for out in outputs.values():
+        rows = out.rows(file)
+        if with_end and (history := out.rows("history.jsonl")):
+            rows = [*rows, {**out.metrics, "step": history[-1]["step"]}]
+        every.append({int(row["step"]): row for row in rows if row.get(metric) is not None and x in row})
     by_seed = [rows for rows in every if rows]
     points = []
     for step in sorted(set.intersection(*map(set, by_seed))) if by_seed else ():

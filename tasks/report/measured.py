@@ -37,7 +37,7 @@ from tasks.running.doubtful_numbers import alarm_text, alarms_of
 #: Status of a cell where the paper has a dash and this project no row; of a row against itself; of a column that
 #: belongs to another row behind the same printed one.
 NOT_PRINTED, ITSELF, ELSEWHERE = "not in the paper", "-", "elsewhere"
-#: JudgedRun metric -> its benchmark, and the metric with the number of its unparsable verdicts: of prompts, of
+#: Judged metric -> its benchmark, and the metric with the number of its unparsable verdicts: of prompts, of
 #: Arena-Hard's games, of MT-Bench's turns.
 JUDGED = {
     "alpaca_wr": (BENCHMARK, "alpaca_invalid"),

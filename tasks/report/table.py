@@ -178,7 +178,8 @@ def markdown_text(text: str) -> str:
 def markdown_lines(table: ShownTable) -> list[str]:
     """Returns the lines of a table as Markdown, and an empty one below it."""
     head = [table.head, *(f"{one.heading} ({one.note})" if one.note else one.heading for one in table.columns)]
-    names = (" · ".join(filter(None, (markdown_text(row.name), row.group))) for row in table.rows)
+    plain = (row.name.striptags() if isinstance(row.name, Markup) else row.name for row in table.rows)
+    names = (" · ".join(filter(None, (name, row.group))) for name, row in zip(plain, table.rows, strict=True))
     rows = ([name, *(cell.plain for cell in row.cells)] for name, row in zip(names, table.rows, strict=True))
     lines = ["| " + " | ".join(map(markdown_text, line)) + " |" for line in (head, *rows)]
     title = [f"#### {markdown_text(table.title)}", ""] if table.title else []
