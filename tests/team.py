@@ -119,6 +119,7 @@ class Server:
         environment = clean_environment(
             PREFECT_HOME=str(self.folder / "prefect"),
             PREFECT_UI_ENABLED="false",
+            PREFECT_API_DATABASE_TIMEOUT="60",
             PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE="prefect.server.concurrency.lease_storage.filesystem",
         )
         call = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -26,16 +27,25 @@ from tasks.graph.stages import Stage
 from tests import small_repository
 from tests.chaos import stages
 from tests.small_repository import command
-from tests.team import POOL, Team, calls, differing, kill, stage_runs
+from tests.team import POOL, Server, Team, calls, differing, kill, stage_runs
 
 
 def locked(root: Path) -> dict[str, object]:
     return dict(yaml.safe_load((root / "dvc.lock").read_text())["stages"])
 
 
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Prefect server of its own: workers that start write at once with the services of a server that others use."""
+    made = Server(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", made.url)
+    yield
+    made.close()
+
+
 @pytest.mark.platform
 @pytest.mark.timeout(1200)
-def test_a_pool_ends_like_one_machine(tmp_path: Path, prefect_server: str) -> None:
+def test_a_pool_ends_like_one_machine(tmp_path: Path, server: None) -> None:
     team = Team(tmp_path)
     main, first, second = (team.clone(name) for name in ("main", "first", "second"))
     machines: dict[Path, subprocess.Popen[str]] = {}
