@@ -19,6 +19,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,6 @@ def serve(pool: str, limit: int | None = None) -> None:
         worker = ProcessWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit or machine.cores())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         try:
-            asyncio.run(worker.start())
+            asyncio.run(worker.start(printer=partial(print, flush=True)))
         except KeyboardInterrupt:
             print(f"worker {name} stopped")
