@@ -25,7 +25,7 @@ PORTS = {"prefect": 4200, "mlflow": 5000}
 #: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
 NEEDED = {"prefect": re.compile("PREFECT_.*"), "mlflow": re.compile("MLFLOW_.*"), "worker": re.compile(".*")}
-#: Variables of stores that only servers of one's own have.
+#: Variables that name a database and a store of artifacts, which `rewardsmith up` refuses.
 STORES = ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS")
 LOOPBACK = "127.0.0.1"
 #: Binds every address of the machine; clients cannot connect to it.

@@ -6,6 +6,7 @@ token share it, so what is paid to them accumulates there. Source: Sentence, §3
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def from_ends(ends: Sequence[Sequence[int]], response_len: int) -> Segmentation:
     return from_spans(spans, response_len)
 
 
-class Segmenter:
+class Segmenter(ABC):
     """Cuts responses into segments.
 
     A class whose model the stage `segmenter` makes has a method `of_stage(folder)`; one whose segments are sentences
@@ -135,8 +136,9 @@ class Segmenter:
     stated: ClassVar[type[Any] | None] = None
     cutoffs: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def segment(self, responses: Responses) -> Segmentation:
-        raise NotImplementedError
+        """Returns the segments of responses, which cover each from its first token on."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.steps import (
     EVERY,
     Ceil,
-    Centered,
     Clip,
     Elementwise,
     LengthPenalty,
@@ -31,6 +30,7 @@ from rlhf_core.shaping.steps import (
     MinMax,
     OutcomeProbability,
     Polynomial,
+    Referenced,
     Running,
     RunningStatistics,
     SftUnits,
@@ -135,7 +135,7 @@ def needs_outcomes(shaping: Any) -> bool:
 def references_needed(shaping: Any) -> int:
     """Returns the number of reference rewards that each prompt needs; 0 for a shaping without references."""
     steps = build_shaping(shaping, SftUnits(0.0, 1.0, 1.0)).steps
-    return max((step.references for _, step in steps if isinstance(step, Centered)), default=0)
+    return max((step.references for _, step in steps if isinstance(step, Referenced)), default=0)
 
 
 def steps_of(shaping: Any) -> list[Mapping[str, Any]]:

@@ -124,8 +124,8 @@ def references_of(batch: RolloutBatch, count: int) -> Tensor:
 
 
 @dataclass
-class Centered(Elementwise):
-    """A shaping of r - r_ref^m, averaged over m. Of segments: v_t - e(x, y_ref^m).
+class Referenced(Elementwise):
+    """A shaping by the cached reference rewards of each prompt.
 
     Args:
         references: M, how many reference rewards of each prompt are used; at least 1.
@@ -135,9 +135,14 @@ class Centered(Elementwise):
     takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
     centred: ClassVar[bool] = True
 
+
+@dataclass
+class Centered(Referenced):
+    """A shaping of r - r_ref^m, averaged over m. Of segments: v_t - e(x, y_ref^m)."""
+
+    @abstractmethod
     def curve(self, centred: Tensor) -> Tensor:
         """Returns [batch, n] float32 from r - r_ref^m, elementwise."""
-        raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         references = references_of(batch, self.references)
@@ -210,7 +215,7 @@ class Polynomial(Centered):
 
 
 @dataclass
-class LogSigmoidCentered(Centered):
+class LogSigmoidCentered(Referenced):
     """LSC: log sigmoid of r less a percentile of the normal with the references' mean and sample deviation."""
 
     references: Annotated[int, at_least(2)] = 10
@@ -329,9 +334,9 @@ class Running(Elementwise):
     affine: ClassVar[bool] = True
     statistics: RunningStatistics = field(default_factory=RunningStatistics, init=False)
 
+    @abstractmethod
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
         """Returns [batch, n] from values and the statistics so far."""
-        raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         if update:

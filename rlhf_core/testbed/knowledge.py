@@ -7,6 +7,7 @@ supervised data; a response cannot be checked without the base.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def drawn_rows(
     return [{"id": id_, "source": SOURCE, **make(streams(number), id_)} for number, id_ in enumerate(ids)]
 
 
-class GoldWorld:
+class GoldWorld(ABC):
     """Base of a world that knows true rewards, whose rows are drawn from named random streams.
 
     Args:
@@ -73,13 +74,13 @@ class GoldWorld:
         """Returns the factor on thresholds and noise that are stated in reward units."""
         return 1.0
 
+    @abstractmethod
     def true_reward(self, meta: Mapping[str, Any], text: str) -> float:
         """Returns the true reward of a response to the prompt of this meta, in reward units."""
-        raise NotImplementedError
 
+    @abstractmethod
     def anchor_rewards(self, meta: Mapping[str, Any]) -> list[float]:
         """Returns the sorted true rewards of a fixed pool of graded answers to the prompt (poor to expert)."""
-        raise NotImplementedError
 
     def _stream(self, *names: object) -> random.Random:
         return stream(*self.streams, self.seed, *names)

@@ -1,4 +1,4 @@
-"""What a run is asked for, and the pipeline files of it."""
+"""Requests: the rows and seeds that a run is asked for, and the pipeline files that have them."""
 
 from __future__ import annotations
 

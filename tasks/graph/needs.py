@@ -242,8 +242,9 @@ def _architecture(root: Path, spec: BackboneSpec) -> Mapping[str, Any]:
         return architecture_of(spec.source, spec.architecture)
     try:
         found = json.loads(config.read_text(encoding="utf-8"))
-        assert isinstance(found, dict)
-    except (OSError, ValueError, RecursionError, AssertionError) as error:
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+    except (OSError, ValueError, RecursionError) as error:
         problem = f"not valid JSON of a model's configuration ({error})"
         raise DataError(problem, file=str(config), remedy="Save the model again, with its config.json") from None
     return found

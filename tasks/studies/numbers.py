@@ -30,7 +30,7 @@ class WorldNumbers:
 
     Attributes:
         worlds: their seeds, in order.
-        columns: by metric, cell and row; float64 [worlds], NaN where there is no number.
+        columns: float64 [worlds] by metric, cell and row; NaN where there is no number.
     """
 
     worlds: tuple[int, ...]

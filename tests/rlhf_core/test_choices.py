@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.choices import JUDGES
+from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.teachers.choices import TEACHERS
@@ -113,13 +115,25 @@ def test_an_own_class_that_fails_is_refused_with_the_line_of_its_error(own_modul
         CURVES.build({"kind": f"{own_module.stem}:Fails", "number": 2})
 
 
-def test_an_own_shaping_without_its_method_is_refused(own_module: Path) -> None:
+@pytest.mark.parametrize(
+    ("base", "method", "build"),
+    [
+        ("shaping.steps.Elementwise", "shape", build_shaping),
+        ("shaping.steps.Centered", "curve", build_shaping),
+        ("shaping.steps.Running", "by", build_shaping),
+        ("segmentation.segments.Segmenter", "segment", build_segmenter),
+    ],
+)
+def test_an_own_class_without_its_method_is_refused(
+    own_module: Path, base: str, method: str, build: Callable[..., Any]
+) -> None:
+    module, _, name = base.rpartition(".")
     own_module.write_text(
-        "from dataclasses import dataclass\nfrom rlhf_core.shaping.steps import Elementwise\n\n\n"
-        "@dataclass\nclass Flat(Elementwise):\n    height: float = 1.0\n"
+        f"from dataclasses import dataclass\nfrom rlhf_core.{module} import {name}\n\n\n"
+        f"@dataclass\nclass Own({name}):\n    height: float = 1.0\n"
     )
-    with pytest.raises(RecipeError, match=r"abstract class Flat .*shape"):
-        build_shaping({"kind": f"{own_module.stem}:Flat"})
+    with pytest.raises(RecipeError, match=rf"abstract class Own .*{method}"):
+        build({"kind": f"{own_module.stem}:Own"})
 
 
 def test_a_module_that_ends_the_process_and_a_builtin_are_refused(own_module: Path) -> None:

@@ -21,7 +21,7 @@ from rlhf_core.policy_optimisation.config import useless_combination
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation.segmenters import NGram
 from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
-from rlhf_core.shaping.steps import Centered, MeanStd, MinMax, Running, RunningStatistics, SftUnits
+from rlhf_core.shaping.steps import MeanStd, MinMax, Referenced, Running, RunningStatistics, SftUnits
 from rlhf_core.signals import Segments, Sequence, Tokens
 
 #: Options that a shaping cannot do without.
@@ -321,7 +321,7 @@ def test_units_without_the_sft_policys_rewards_are_refused() -> None:
 
 def test_the_graph_knows_which_shapings_need_references() -> None:
     for kind in SHAPINGS:
-        assert needs_references({"kind": kind}) == issubclass(shaping_class(kind), Centered)
+        assert needs_references({"kind": kind}) == issubclass(shaping_class(kind), Referenced)
     assert {kind for kind in SHAPINGS if issubclass(shaping_class(kind), Running)} == set(RUNNING)
     assert needs_references([{"kind": "minmax"}, {"kind": "par"}])
     assert needs_references(BOTH)
