@@ -23,8 +23,8 @@ from rlhf_core.models.device import FLASH
 from rlhf_core.models.forecast import Work
 from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
+from rlhf_core.models.packing import packs, pad
 from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
-from rlhf_core.models.response_states import pack_rows
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import PHASES, EncodedPrompt, PhaseClock, score
@@ -32,7 +32,7 @@ from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.preference_training import can_share_prompts, pair_loss, score_all
+from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.segmenters import Bandit
 from rlhf_core.segmentation.segments import SegmentedSequence
@@ -123,7 +123,7 @@ def reward_model(check: Check) -> Iterator[Row]:
         lambda indices: pair_loss(model, [chosen[i] for i in indices], [rejected[i] for i in indices], PAD),
         lambda indices: float(len(indices)),
     )
-    prompts = 1 if can_share_prompts(model, sizes.length) else 2
+    prompts = 1 if packs(model.backbone) else 2
     tokens = sizes.batch * (prompts * sizes.prompt + 2 * sizes.response)
     yield check.device.row("step", seconds, tokens, Work(trained=check.products(tokens)))
 
@@ -245,8 +245,8 @@ def settings(check: Check) -> Iterator[Row]:
             except RecipeError as error:
                 yield Row(what, ABSENT, _reason(error))
                 continue
-            if packed:
-                pack_rows(decoder_of(policy.model))
+            if not packed:
+                pad(decoder_of(policy.model))
             yield _sft_step(check, policy, what, check.uneven_rows(1))
 
 

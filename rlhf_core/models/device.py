@@ -6,8 +6,7 @@
 3. **TF32** inside float32 transformers; heads, rewards and log-probabilities stay in float32
    (`rlhf_core.models.forward`).
 4. **Gradient checkpointing** where the memory forecast exceeds a GPU without it.
-5. **Padding-free batches** with flash attention alone: other kernels compute a whole square of the packed tokens.
-6. **Processes**: one for each GPU.
+5. **Processes**: one for each GPU.
 
 On the CPU nothing changes: float32, the model's own attention, one process.
 """
@@ -97,14 +96,12 @@ class StatedSettings:
         precision: of the weights, float32 or bf16.
         attention: kernel, as transformers names it.
         gradient_checkpointing: whether layers are computed again in the backward pass instead of being kept.
-        padding_free: whether a forward pass takes the rows of a batch end to end.
         processes: of the stage.
     """
 
     precision: str | None = None
     attention: str | None = None
     gradient_checkpointing: bool | None = None
-    padding_free: bool | None = None
     processes: int | None = None
 
 
@@ -139,7 +136,6 @@ class DeviceSettings:
     attention: str | None
     tf32: bool
     gradient_checkpointing: bool
-    padding_free: bool
     processes: int
 
     def __str__(self) -> str:
@@ -161,7 +157,6 @@ def resolve(
             stated.attention,
             tf32=False,
             gradient_checkpointing=bool(stated.gradient_checkpointing),
-            padding_free=bool(stated.padding_free),
             processes=stated.processes or 1,
         )
     sharded_in_float32 = deepspeed is not None and not deepspeed.get("bf16", {}).get("enabled")
@@ -178,10 +173,11 @@ def resolve(
         attention,
         tf32=device.tf32 and precision == "float32",
         gradient_checkpointing=recomputed,
-        padding_free=attention == FLASH if stated.padding_free is None else stated.padding_free,
         processes=processes,
     )
 
 
+#: Types of models whose batches are padded in the stage under way, for its record.
+padded: set[str] = set()
 #: Settings that the stage under way trains with, for its record.
 resolved: dict[str, Any] = {}

@@ -165,14 +165,18 @@ class ScalarModel(nn.Module):
         *,
         head: str = "reward",
     ) -> SegmentStates:
-        """Returns the model's values at segment ends and at the prompt's last token, in one forward pass.
+        """Returns a head's values at segment ends and at the prompt's last token; see `read_ends`."""
+        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
+        return self.read_ends(states, ends, head)
+
+    def read_ends(self, states: Tensor, ends: Tensor, head: str = "reward") -> SegmentStates:
+        """Returns a head's values at segment ends and at the prompt's last token.
 
         Args:
-            prompt_ids, prompt_mask, response_ids, response_mask: see `response_states`.
+            states: [batch, response_len + 1, hidden]; see `response_states`.
             ends: [batch, max_segments] int64, response token indices, -1 beyond each row's count.
             head: which head.
         """
-        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
         values = read_head(self.heads[head], states[:, 1:]).squeeze(-1)
         mask = ends >= 0
         places = (ends.clamp(min=0) + 1)[..., None].expand(-1, -1, states.shape[-1])

@@ -84,7 +84,6 @@ class OptimiserConfig(Checked):
         kl_horizon: responses over which it does.
         replay: rollout batches that a buffer holds, 0 for none.
         gradient_checkpointing: whether layers are computed again in the backward pass; None where they do not fit else.
-        padding_free: whether a forward pass takes rows end to end; None on GPUs with flash attention.
     """
 
     iterations: Count
@@ -124,7 +123,6 @@ class OptimiserConfig(Checked):
     kl_horizon: Count = 10_000
     replay: Annotated[int, at_least(0)] = 0
     gradient_checkpointing: bool | None = None
-    padding_free: bool | None = None
 
     def _check_together(self) -> None:
         check_final_share(self.lr_schedule, self.lr_final_share, "lr_schedule", "lr_final_share")

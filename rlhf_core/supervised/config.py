@@ -33,7 +33,6 @@ class TrainingConfig(Checked):
         weight_decay: decoupled.
         max_grad_norm: gradient clipping norm.
         gradient_checkpointing: whether layers are computed again in the backward pass; None where they do not fit else.
-        padding_free: whether a forward pass takes rows end to end; None on GPUs with flash attention.
     """
 
     epochs: Annotated[float, above(0)] | None = None
@@ -48,7 +47,6 @@ class TrainingConfig(Checked):
     weight_decay: Annotated[float, at_least(0)] = 0.0
     max_grad_norm: Annotated[float, above(0)] = 1.0
     gradient_checkpointing: bool | None = None
-    padding_free: bool | None = None
 
     def _check_together(self) -> None:
         check_final_share(self.schedule, self.final_share, "schedule", "final_share")

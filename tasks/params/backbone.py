@@ -139,9 +139,10 @@ class SegmenterSpec(Checked):
             raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
         if self.source == "train" and self.training is None:
             raise RecipeError("source 'train' needs 'training'")
-        for name in ("gradient_checkpointing", "padding_free"):
-            if self.training is not None and getattr(self.training, name) is not None:
-                raise RecipeError(f"training.{name} is of language models; leave it out of a segmenter's training")
+        if self.training is not None and self.training.gradient_checkpointing is not None:
+            raise RecipeError(
+                "training.gradient_checkpointing is of language models; leave it out of a segmenter's training"
+            )
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -28,7 +28,7 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError, path_error
-from rlhf_core.models.device import resolved
+from rlhf_core.models.device import padded, resolved
 from rlhf_core.models.sampling import used_engines
 from rlhf_core.models.vllm.environment import deaths, installed
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
@@ -274,6 +274,7 @@ def _record() -> dict[str, Any]:
         "dirty": bool(commit_of(PROJECT) and changed_since(PROJECT, "HEAD")),
         "sources": source_digest(),
         **({"fewer_rows": [*fewer_rows]} if fewer_rows else {}),
+        **({"padded": sorted(padded)} if padded else {}),
         **({"resolved": dict(resolved)} if resolved else {}),
     }
 
@@ -330,7 +331,7 @@ def stage_output(
         return
     out = Path(out)
     found: Stopped | None = None
-    for noted in (used_engines, deaths, resolved, fewer_rows):
+    for noted in (used_engines, deaths, padded, resolved, fewer_rows):
         noted.clear()  # of another stage of this process
     started, clock = time.time(), time.monotonic()
     startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs

@@ -14,7 +14,6 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.device import DeviceSettings, Load, StatedSettings, granted, resolve, resolved
 from rlhf_core.models.forward import recompute_layers
 from rlhf_core.models.loading import PRECISIONS, decoder_of
-from rlhf_core.models.response_states import can_pack, pack_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.stepper import deepspeed_config, deepspeed_in_bf16
@@ -71,25 +70,18 @@ def apply_device_settings(
         precision="bf16" if deepspeed_in_bf16() else names.get(first.dtype, str(first.dtype)),
         attention=first.config._attn_implementation,
         gradient_checkpointing=config.gradient_checkpointing,
-        padding_free=config.padding_free,
         processes=distributed.world_size(),
     )
     found = resolve(stated, granted(), load_of(models, tokens, frozen), deepspeed_config())
-    if found.padding_free and not all(can_pack(body.config, found.attention) for body in bodies):
-        kind = first.config.model_type
-        _say(f"note: {kind} with {found.attention} attention does not tell packed rows apart; batches are padded")
-        found = replace(found, padding_free=False)
     if found.gradient_checkpointing and not all(recompute_layers(body) for body in bodies):
         without = f"{first.config.model_type} has no layers that transformers marks for gradient checkpointing"
         if config.gradient_checkpointing:
             raise RecipeError(f"gradient_checkpointing is true, but {without}; leave it out, or lower microbatch")
         _say(f"note: {without}; lower microbatch where memory is short")
         found = replace(found, gradient_checkpointing=False)
-    for body in bodies if found.padding_free else ():
-        pack_rows(body)
     resolved.clear()
     resolved.update(asdict(found))
-    if granted().on_gpu or found.gradient_checkpointing or found.padding_free:
+    if granted().on_gpu or found.gradient_checkpointing:
         _say(f"{granted()}: {found}")
     return found
 

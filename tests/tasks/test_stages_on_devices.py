@@ -54,7 +54,7 @@ def changed(golden: SharedRuns, root: Path, **settings: dict[str, Any]) -> Golde
 def test_a_stage_on_the_cpu_records_that_nothing_is_changed(golden: SharedRuns) -> None:
     expected = {"precision": "float32", "attention": "sdpa", "tf32": False, "gradient_checkpointing": False}
     for name in ("sft", "model-segment", "segment", "dpo"):
-        assert resolved(golden.out(name)) == {**expected, "padding_free": False, "processes": 1}
+        assert resolved(golden.out(name)) == {**expected, "processes": 1}
     assert "resolved" not in golden.record("dialogue-tokenizer")
 
 
@@ -88,16 +88,15 @@ def test_layers_are_recomputed_where_they_do_not_fit_and_float32_is_kept_where_i
     ("name", "settings", "place"),
     [("sft", "backbone", "training"), ("model-segment", "training", ""), ("segment", "policy/ppo", "optimiser")],
 )
-def test_a_stage_without_padding_and_with_recomputed_layers_ends_near_the_plain_one(
+def test_a_stage_with_recomputed_layers_ends_near_the_plain_one(
     golden: SharedRuns, tmp_path: Path, name: str, settings: str, place: str
 ) -> None:
-    asked = {"padding_free": True, "gradient_checkpointing": True}
+    asked = {"gradient_checkpointing": True}
     own = {place: {**SETTINGS[settings][place], **asked}} if place else asked
     made = changed(golden, tmp_path, **{settings: own})
     shutil.rmtree(made.out(name))
     made.run(name)
-    found = resolved(made.out(name))
-    assert (found["padding_free"], found["gradient_checkpointing"]) == (True, True)
+    assert resolved(made.out(name))["gradient_checkpointing"]
     first, plain = (one.read(name, "history.jsonl")[0] for one in (made, golden))
     for metric in {"loss", "grad_norm", "policy_loss", "critic_grad_norm"} & plain.keys():
         assert first[metric] == pytest.approx(plain[metric], rel=1e-2, abs=1e-4), metric

@@ -22,10 +22,10 @@ def sft_of_qwen(rows: int) -> Load:
     return Load((494_032_768,), 0, QWEN.hidden_size, QWEN.num_hidden_layers, rows * 1024)
 
 
-def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_without_padding() -> None:
-    expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, padding_free=True, processes=8)
+def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention() -> None:
+    expected = DeviceSettings("bf16", FLASH, tf32=False, gradient_checkpointing=False, processes=8)
     assert resolve(StatedSettings(), LARGE, sft_of_qwen(32)) == expected
-    assert str(expected) == "bf16, flash_attention_2 attention, padding free, 8 process(es)"
+    assert str(expected) == "bf16, flash_attention_2 attention, 8 process(es)"
     llama = known_configuration("meta-llama/Llama-3.2-3B")
     load = Load((3_212_749_824,), 0, llama.hidden_size, llama.num_hidden_layers, 8 * 1024)
     assert resolve(StatedSettings(), LARGE, load).gradient_checkpointing
@@ -35,22 +35,19 @@ def test_eight_cards_of_80_gb_run_eight_processes_with_flash_attention_and_witho
 
 @pytest.mark.parametrize("load", [None, sft_of_qwen(32), sft_of_qwen(10**6)])
 def test_without_a_gpu_nothing_changes(load: Load | None) -> None:
-    expected = DeviceSettings(
-        "float32", None, tf32=False, gradient_checkpointing=False, padding_free=False, processes=1
-    )
+    expected = DeviceSettings("float32", None, tf32=False, gradient_checkpointing=False, processes=1)
     assert resolve(StatedSettings(), CPU, load) == expected
     assert resolve(StatedSettings(), CPU, load, {"zero_optimization": {}, "bf16": {"enabled": True}}) == expected
 
 
 def test_what_is_stated_wins_on_every_device() -> None:
-    stated = StatedSettings("float32", "eager", gradient_checkpointing=True, padding_free=True, processes=3)
+    stated = StatedSettings("float32", "eager", gradient_checkpointing=True, processes=3)
     for device in (SMALL, LARGE, OLD, CPU):
         found = resolve(stated, device, sft_of_qwen(1))
-        assert replace(found, tf32=False) == DeviceSettings("float32", "eager", False, True, True, 3)
+        assert replace(found, tf32=False) == DeviceSettings("float32", "eager", False, True, 3)
         assert found.tf32 == device.tf32, "float32 on a GPU that has TF32"
-    off = StatedSettings(gradient_checkpointing=False, padding_free=False)
-    found = resolve(off, LARGE, sft_of_qwen(10**6))
-    assert (found.gradient_checkpointing, found.padding_free) == (False, False)
+    off = StatedSettings(gradient_checkpointing=False)
+    assert not resolve(off, LARGE, sft_of_qwen(10**6)).gradient_checkpointing
     assert resolve(StatedSettings("bf16"), CPU).precision == "bf16"
 
 

@@ -10,15 +10,14 @@ from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.packing import pad
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation
 from rlhf_core.rewards.preference_losses import bradley_terry_loss
 from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
     aggregate,
-    can_share_prompts,
     head_evaluations,
     pair_loss,
-    shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.segmenters import Bandit, Entropy, NGram
@@ -85,43 +84,20 @@ def pairs_of_one_prompt() -> tuple[list[SegmentedSequence], list[SegmentedSequen
     return chosen, rejected
 
 
-@pytest.mark.parametrize(("attention", "kind"), [("eager", "mean"), *(("sdpa", name) for name in AGGREGATIONS)])
-def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", AGGREGATIONS)
+def test_packing_changes_neither_evaluations_nor_gradients(kind: str) -> None:
     chosen, rejected = pairs_of_one_prompt()
     aggregation = Aggregation(kind, dim=4)
     results = []
-    for share in (True, False):
+    for padding in (False, True):
         model = tiny_scalar_model(projections=aggregation.projections)
-        model.backbone.set_attn_implementation(attention)
-        assert can_share_prompts(model, 11)
-        if share:
-            good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
-        else:
-            e = aggregate(model, [*chosen, *rejected], PAD, aggregation)[0].total
-            good, bad = e[:4], e[4:]
+        if padding:
+            pad(model.backbone)
+        good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
         bradley_terry_loss(good, bad).sum().backward()
         results.append([good.detach(), bad.detach(), *(p.grad for p in model.parameters())])
-    for shared, apart in zip(*results, strict=True):
-        torch.testing.assert_close(shared, apart, atol=2e-5, rtol=1e-4)
-
-
-def test_responses_see_the_prompt_and_their_own_past_alone() -> None:
-    mask, positions = shared_prompt_mask(torch.tensor([2, 1]), torch.tensor([2, 1]), torch.tensor([1, 1]))
-    assert positions.tolist()[0] == [0, 1, 2, 3, 2]
-    assert positions[1, :3].tolist() == [0, 1, 1]
-    seen = [[[k for k in range(5) if mask[i, q, k]] for q in range(5)] for i in range(2)]
-    assert seen[0] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4]]
-    assert seen[1] == [[0], [0, 1], [0, 2], [3], [4]]
-
-
-@pytest.mark.parametrize(("setting", "value"), [("sliding_window", 8), ("_attn_implementation", "flash_attention_2")])
-def test_a_backbone_that_would_ignore_the_mask_computes_prompts_twice(setting: str, value: object) -> None:
-    model = tiny_scalar_model()
-    before = pair_evaluations(model, *pairs_of_one_prompt(), PAD)
-    setattr(model.backbone.config, setting, value)
-    assert not can_share_prompts(model, 11)
-    if setting == "sliding_window":
-        torch.testing.assert_close(pair_evaluations(model, *pairs_of_one_prompt(), PAD), before, atol=1e-5, rtol=1e-5)
+    for packed, padded in zip(*results, strict=True):
+        torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("microbatch", [1, 3, 64])

@@ -1,0 +1,275 @@
+"""Batches without padding and without repeated prompts: a decoder's pass over each distinct token once.
+
+The real tokens of a batch follow each other as one row: every distinct prompt, then every response. Linear layers
+compute that row; attention cuts it into blocks, in which each response sees its prompt and itself. Where prompts
+are shared, prompts attend among themselves and responses to both; where none is, a prompt and its response are a row of
+causal attention, which needs no mask. Blocks are padded for torch's attention, and ragged for flash attention.
+
+transformers' own attention functions hand what they are given on to this one; `can_pack` tries on a tiny model of the
+same class whether an architecture does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AutoModel, PreTrainedConfig
+from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rlhf_core.models.architecture import make_tiny
+from rlhf_core.models.device import FLASH, padded
+
+#: Fields of a configuration that limit how far back attention sees.
+WINDOWS = ("sliding_window", "attention_chunk_size")
+#: Types of layers, where a configuration states them, that read other tokens by attention alone.
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+#: What an attention function may be asked for that blocks do not compute.
+NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Queries and keys of one call of attention, as numbers of packed tokens.
+
+    Attributes:
+        queries: [rows, q] int64, `real` on those that are not padding.
+        keys: [rows, k] int64, `seen` likewise.
+        mask: [rows, 1, q, k] bool, True where a query attends to a key; None for causal attention with q = k.
+    """
+
+    queries: Tensor
+    real: Tensor
+    keys: Tensor
+    seen: Tensor
+    mask: Tensor | None = None
+
+    def to(self, device: torch.device) -> Block:
+        """Returns the block on a device."""
+        parts = (self.queries, self.real, self.keys, self.seen, self.mask)
+        return Block(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
+
+
+def spans(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns ([rows, longest] int64 starts[i], starts[i] + 1, ..., and bool, True up to each row's length)."""
+    offsets = torch.arange(max(1, int(lengths.max())), device=starts.device)
+    real = offsets < lengths[:, None]
+    return torch.where(real, starts[:, None] + offsets, 0), real
+
+
+def distinct_prompts(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the distinct prompts [prompts, prompt_len] of a left-padded batch, -1 on padding, and each row's number
+    [batch] int64 of its prompt."""
+    found, group = torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)
+    return found, group
+
+
+class Layout:
+    """The packed tokens of a batch, and the blocks in which they attend.
+
+    Args:
+        prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
+        response_ids, response_mask: [batch, response_len], right-padded.
+
+    Attributes:
+        ids, positions: [tokens] int64: distinct prompts one behind the other, then responses.
+        states: [batch, response_len + 1] int64: the prompt's last token and the response's, on padding its last one.
+        blocks: of attention; every token is a query of one of them.
+        outputs: [tokens] int64, each token's place among the queries of all blocks.
+        longest: tokens of the longest sequence.
+    """
+
+    def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor) -> None:
+        device = prompt_ids.device
+        parts = [part.cpu() for part in (prompt_ids, prompt_mask, response_ids, response_mask)]
+        distinct, group = distinct_prompts(*parts[:2])
+        prompts, responses = (distinct >= 0).sum(dim=1), parts[3].sum(dim=1)
+        before, firsts = prompts[group], prompts.cumsum(0) - prompts
+        starts = prompts.sum() + responses.cumsum(0) - responses
+        read, asked = spans(firsts, prompts)
+        said, answered = spans(starts, responses)
+        within = torch.arange(max(read.shape[1], said.shape[1]))
+        ids = torch.cat([distinct[distinct >= 0], parts[2][parts[3]]])
+        positions = torch.cat([within.expand(len(prompts), -1)[:, : read.shape[1]][asked],
+                               (before[:, None] + within[: said.shape[1]])[answered]])  # fmt: skip
+        last = (firsts[group] + before - 1)[:, None]
+        places = torch.arange(response_ids.shape[1]).clamp(max=(responses[:, None] - 1).clamp(min=0))
+        states = torch.cat([last, torch.where(responses[:, None] > 0, starts[:, None] + places, last)], dim=1)
+        if len(distinct) < len(group):
+            own = within[: said.shape[1]]
+            causal = (own[:, None] >= own).expand(len(group), -1, -1)
+            seen = asked[group]
+            mask = torch.cat([seen[:, None].expand(-1, len(own), -1), causal], dim=2)[:, None]
+            both, real = torch.cat([read[group], said], dim=1), torch.cat([seen, answered], dim=1)
+            blocks = [Block(read, asked, read, asked), Block(said, answered, both, real, mask)]
+        else:
+            place, real = spans(torch.zeros_like(responses), before + responses)
+            row = torch.where(place < before[:, None], firsts[group][:, None], (starts - before)[:, None]) + place
+            row = torch.where(real, row, 0)
+            blocks = [Block(row, real, row, real)]
+        taken = torch.cat([block.real.flatten() for block in blocks])
+        outputs = torch.empty_like(ids)
+        outputs[torch.cat([block.queries.flatten() for block in blocks])[taken]] = taken.nonzero().squeeze(1)
+        self.ids, self.positions, self.states, self.outputs = (
+            part.to(device) for part in (ids, positions, states, outputs)
+        )
+        self.blocks = [block.to(device) for block in blocks]
+        self.longest = int((before + responses).max())
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
+        """Returns attention [1, tokens, heads, size] of packed queries, keys and values [1, heads, tokens, size]."""
+        groups = query.shape[1] // key.shape[1]
+        made = []
+        for block in self.blocks:
+            queries, keys, values = (
+                _rows(part, index) for part, index in ((query, block.queries), (key, block.keys), (value, block.keys))
+            )
+            together = groups > 1 and use_gqa_in_sdpa(block.mask, keys, values)
+            if groups > 1 and not together:
+                keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
+            found = functional.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=block.mask, is_causal=block.mask is None, dropout_p=dropout,
+                scale=scaling, enable_gqa=together,
+            )  # fmt: skip
+            made.append(found.transpose(1, 2).flatten(2).flatten(0, 1))
+        chosen = functional.embedding(self.outputs, torch.cat(made))
+        return chosen.view(1, len(self.outputs), query.shape[1], -1)
+
+    def attend_ragged(
+        self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None
+    ) -> Tensor:
+        """Returns the same by flash attention, whose causal mask ends with each row's last query and last key."""
+        from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
+
+        queries = torch.cat([block.queries[block.real] for block in self.blocks])
+        keys = torch.cat([block.keys[block.seen] for block in self.blocks])
+        lengths = [torch.cat([getattr(block, name).sum(dim=1) for block in self.blocks]) for name in ("real", "seen")]
+        ends = [functional.pad(each.cumsum(0, dtype=torch.int32), (1, 0)) for each in lengths]
+        rows = [_rows(part, index)[0].transpose(0, 1)
+                for part, index in ((query, queries[None]), (key, keys[None]), (value, keys[None]))]  # fmt: skip
+        found = flash_attn_varlen_func(
+            *rows, *ends, *(int(each.max()) for each in lengths), dropout_p=dropout, softmax_scale=scaling, causal=True
+        )
+        return found[queries.argsort()][None]
+
+
+def _rows(packed: Tensor, index: Tensor) -> Tensor:
+    """Returns [rows, heads, length, size] of packed tokens [1, heads, tokens, size] by their numbers [rows, length].
+
+    An embedding's gradient adds up tokens that are read more than once in the same order every time.
+    """
+    _, heads, tokens, size = packed.shape
+    taken = functional.embedding(index, packed[0].transpose(0, 1).reshape(tokens, heads * size))
+    return taken.view(*index.shape, heads, size).transpose(1, 2)
+
+
+def _attention(stock: Callable[..., Any], ragged: bool, module: Any, *parts: Tensor | None, **options: Any) -> Any:
+    """Computes packed tokens by their layout, and everything else as transformers does."""
+    layout: Layout | None = options.pop("layout", None)
+    if layout is None:
+        return stock(module, *parts, **options)
+    if unknown := [name for name in NOT_COMPUTED if options.get(name) is not None]:
+        raise TypeError(f"attention with {', '.join(unknown)} is not computed for packed tokens")
+    query, key, value = (part for part in parts[:3] if part is not None)
+    compute = layout.attend_ragged if ragged else layout.attend
+    return compute(query, key, value, dropout=options.get("dropout", 0.0), scaling=options.get("scaling")), None
+
+
+#: Attention functions that compute packed tokens, by transformers' names.
+PACKED = ("sdpa", FLASH)
+for _name in PACKED:
+    AttentionInterface.register(_name, partial(_attention, ALL_ATTENTION_FUNCTIONS[_name], _name == FLASH))
+
+
+def packed_states(backbone: Any, layout: Layout) -> Tensor:
+    """Returns [tokens, hidden]: the states of packed tokens."""
+    # transformers takes a mask of four dimensions as it is and makes none of its own
+    mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=layout.ids.device)
+    states: Tensor = backbone(
+        input_ids=layout.ids[None], position_ids=layout.positions[None], attention_mask=mask, layout=layout,
+        use_cache=False,
+    )[0][0]  # fmt: skip
+    return states
+
+
+def packs(backbone: Any) -> bool:
+    """Returns whether a decoder's passes are packed: its class can be, and its attention function is of `PACKED`.
+
+    The first time that one's are not, a line says so, and the stage's record names its type.
+    """
+    config = backbone.config
+    if config._attn_implementation in PACKED:
+        if backbone not in _tried:
+            _tried[backbone] = can_pack(config)
+        if _tried[backbone]:
+            return True
+    if config.model_type not in padded:
+        padded.add(config.model_type)
+        print(
+            f"note: {config.model_type} with {config._attn_implementation} attention does not compute packed tokens; "
+            "batches are padded",
+            file=sys.stderr,
+        )
+    return False
+
+
+def pad(backbone: Any) -> None:
+    """Lets a decoder's batches be padded from here on, to compare the two."""
+    _tried[backbone] = False
+    padded.add(backbone.config.model_type)
+
+
+#: What was found of models, and by the configuration of a tiny one of the same kind.
+_tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_known: dict[str, bool] = {}
+
+
+def can_pack(config: PreTrainedConfig) -> bool:
+    """Returns whether an architecture computes packed tokens as it computes each row alone, tried on a tiny model."""
+    layers = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
+    if config.is_encoder_decoder or layers - ATTENTION_LAYERS:
+        return False
+    tiny = make_tiny(config)
+    for name in WINDOWS:
+        if getattr(tiny, name, None):
+            setattr(tiny, name, 64)
+    tiny._attn_implementation = None
+    kind = tiny.to_json_string()
+    if kind not in _known:
+        _known[kind] = _computes_packed(tiny)
+    return _known[kind]
+
+
+@torch.no_grad()
+def _computes_packed(tiny: PreTrainedConfig) -> bool:
+    prompts, responses = (
+        torch.tensor([[3, 1, 4], [3, 1, 4], [0, 0, 2]]),
+        torch.tensor([[7, 1, 8], [5, 0, 0], [6, 2, 0]]),
+    )
+    real, given = torch.tensor([3, 3, 1]), torch.tensor([3, 1, 2])
+    places = torch.arange(3)
+    layout = Layout(prompts, places >= 3 - real[:, None], responses, places < given[:, None])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = AutoModel.from_config(tiny, dtype=torch.float32).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+    try:
+        model.set_attn_implementation("sdpa")
+        found = packed_states(model, layout)[layout.states]
+    except (TypeError, ValueError, RuntimeError):  # no such attention, or no positions, or masks of its own
+        return False
+    for row in range(3):
+        tokens = torch.cat([prompts[row, 3 - real[row] :], responses[row, : given[row]]])
+        alone = model(input_ids=tokens[None], use_cache=False)[0][0, real[row] - 1 :]
+        if not torch.allclose(found[row, : given[row] + 1], alone, atol=1e-4):
+            return False
+    return True
