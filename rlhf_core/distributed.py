@@ -8,7 +8,6 @@ rank, and what divides a loss is the count of real tokens of the whole batch.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,18 +109,6 @@ def leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def shares(rows: Rows, size: int) -> list[tuple[Rows, bool]]:
-    """Returns this rank's rows of a batch in parts of `size`, and whether they count; as many parts on every rank.
-
-    A rank with fewer parts than another repeats a row that does not count, since sharded models compute together.
-    """
-    world = world_size()
-    own = rows[rank() :: world]
-    most = math.ceil(math.ceil(len(rows) / world) / size)
-    parts = [(own[start : start + size], True) for start in range(0, len(own), size)]
-    return parts + [(rows[:1], False)] * (most - len(parts))
 
 
 def own(rows: Rows) -> Rows:

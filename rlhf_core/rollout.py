@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core import distributed
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.lazy import torch
 
@@ -133,11 +132,3 @@ def trimmed(rows: Tensor, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, 
     """Returns some rows, cut to their longest prompt and response."""
     prompt, response = (max([1, *of[rows].sum(dim=1).tolist()]) for of in (prompt_mask, mask))
     return prompt_ids[rows, -prompt:], prompt_mask[rows, -prompt:], ids[rows, :response], mask[rows, :response]
-
-
-def microbatches(inputs: Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
-    """Yields indices of this rank's rows in groups of similar length, with their inputs trimmed."""
-    order = torch.argsort(inputs[1].sum(dim=1) + inputs[3].sum(dim=1), stable=True)
-    for rows in distributed.own(order).split(size):
-        if len(rows):
-            yield rows, trimmed(rows, *inputs)

@@ -69,7 +69,6 @@ def train_aspect_model(
         label=f"aspect {spec.aspect} seed {seed}",
         file=learned.file,
         shared=reuse_training(STAGE, VERSION, [spec_path, scale_path, sft / "model"], learned.rows, seed),
-        sides=learned.sides,
     )
     metrics = learned.measured()
     facts = read_json(data / "data.json")
@@ -121,8 +120,6 @@ class _Slices:
         DataError: no slice, or slices of one label alone.
     """
 
-    sides = 1
-
     def __init__(self, model: ScalarModel, spec: AspectModelSpec, data: Path, encoder: Encoder) -> None:
         self.model, self.pad_id = model, encoder.pad_id
         self.file, validation = (data / f"labelled.{split}.jsonl" for split in ("train", "validation"))
@@ -149,8 +146,6 @@ class _Pairs:
     Raises:
         DataError: no pair.
     """
-
-    sides = 2
 
     def __init__(self, model: ScalarModel, spec: AspectModelSpec, data: Path, encoder: Encoder) -> None:
         self.model, self.pad_id = model, encoder.pad_id

@@ -111,7 +111,6 @@ def train_reward_model(
             label=f"reward model {Address(spec_path).name} seed {seed}",
             file=data / "preference.train.jsonl",
             shared=reuse_training(STAGE, VERSION, read, pairs.sequences, training_seed),
-            sides=2,
         )
     metrics: dict[str, float] = {
         "segments_per_response": _mean([len(s) for s in splits["train"].spans]),

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rlhf_core import distributed
 from rlhf_core.errors import DataError
 
 _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same seed
@@ -21,7 +20,7 @@ class LengthBucketedBatches:
     shuffles these; so every row comes exactly once an epoch, and order depends on (lengths, seed, epoch) only.
 
     Args:
-        lengths: tokens of each row (for a pair, of the longer of its two sequences).
+        lengths: tokens that each row costs a forward pass.
         seed: the seed of the order.
         rows_per_batch: rows in a batch; the last batch of an epoch may be smaller.
 
@@ -67,13 +66,5 @@ class LengthBucketedBatches:
 
 def rows_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
     """Returns all rows in batches of similar length, the shortest first."""
-    return _batches(sorted(range(len(lengths)), key=lengths.__getitem__), size)
-
-
-def own_rows_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Returns this rank's rows in batches of similar length, the shortest first."""
-    return _batches(distributed.own(sorted(range(len(lengths)), key=lengths.__getitem__)), size)
-
-
-def _batches(order: Sequence[int], size: int) -> list[list[int]]:
-    return [list(order[start : start + size]) for start in range(0, len(order), size)]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return [order[start : start + size] for start in range(0, len(order), size)]

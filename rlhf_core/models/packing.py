@@ -43,7 +43,8 @@ class Block:
     Attributes:
         queries: [rows, q] int64, `real` on those that are not padding.
         keys: [rows, k] int64, `seen` likewise.
-        mask: [rows, 1, q, k] bool, True where a query attends to a key; None for causal attention with q = k.
+        mask: [rows, 1, q, k] float32, 0 where a query attends to a key, else -infinity; None for causal attention
+            with q = k.
     """
 
     queries: Tensor
@@ -107,7 +108,8 @@ class Layout:
             own = within[: said.shape[1]]
             causal = (own[:, None] >= own).expand(len(group), -1, -1)
             seen = asked[group]
-            mask = torch.cat([seen[:, None].expand(-1, len(own), -1), causal], dim=2)[:, None]
+            hidden = ~torch.cat([seen[:, None].expand(-1, len(own), -1), causal], dim=2)[:, None]
+            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
             both, real = torch.cat([read[group], said], dim=1), torch.cat([seen, answered], dim=1)
             blocks = [Block(read, asked, read, asked), Block(said, answered, both, real, mask)]
         else:
@@ -135,8 +137,9 @@ class Layout:
             together = groups > 1 and use_gqa_in_sdpa(block.mask, keys, values)
             if groups > 1 and not together:
                 keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
+            mask = None if block.mask is None else block.mask.to(queries.dtype)
             found = functional.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=block.mask, is_causal=block.mask is None, dropout_p=dropout,
+                queries, keys, values, attn_mask=mask, is_causal=block.mask is None, dropout_p=dropout,
                 scale=scaling, enable_gqa=together,
             )  # fmt: skip
             made.append(found.transpose(1, 2).flatten(2).flatten(0, 1))

@@ -51,7 +51,7 @@ class OptimiserConfig(Checked):
         iterations: policy iterations (rollout batches).
         rollout_batch: responses per iteration.
         minibatch: responses per optimiser step.
-        microbatch: responses per forward pass.
+        microbatch: longest responses that fit into a forward pass; of shorter ones it takes as many tokens.
         epochs: passes over each rollout batch.
         actor_lr, critic_lr: Adam learning rates; the second with a critic only.
         lr_warmup: share of the iterations in which the rates rise from 0.

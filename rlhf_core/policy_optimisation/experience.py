@@ -16,8 +16,9 @@ from rlhf_core import distributed
 from rlhf_core.models.generation import Generated, joined
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import ENGINES, Sampling, generate
+from rlhf_core.passes import microbatches
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
+from rlhf_core.rollout import Responses, RolloutBatch, trimmed
 from rlhf_core.signals import Segments, Tokens
 
 RewardFunction = Callable[[RolloutBatch], RewardOutput]

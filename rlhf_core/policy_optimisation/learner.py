@@ -14,6 +14,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.models.policy import Policy, weighted_nll
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.passes import RowTokens
 from rlhf_core.policy_optimisation.advantages import whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import Experience
@@ -34,7 +35,7 @@ class Imitation:
     Args:
         sequences: prompts and the responses to imitate.
         weights: one number per response token; tokens of weight 0 do not count.
-        batch, microbatch: sequences per optimiser step, and per forward pass.
+        batch, microbatch: sequences per optimiser step, and of the longest per forward pass.
         coefficient: factor on the loss.
         seed: of their order.
 
@@ -57,6 +58,7 @@ class Imitation:
             if len(sequence.response) != len(row):
                 raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
         self.sequences, self.weights = sequences, weights
+        self.tokens = RowTokens.of_sequences(sequences)
         self.microbatch, self.coefficient = microbatch, coefficient
         self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
 
@@ -64,7 +66,7 @@ class Imitation:
         """Yields the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass."""
         rows = self.passes.next()
         counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
-        for chosen, counts in distributed.shares(rows, self.microbatch):
+        for chosen, counts in self.tokens.shares([[i] for i in rows], self.microbatch):
             sequences, weights = [self.sequences[i] for i in chosen], [self.weights[i] for i in chosen]
             yield (self.coefficient if counts else 0.0) * weighted_nll(policy, sequences, weights) / counted
 
@@ -141,7 +143,7 @@ class Learner:
         if not len(units):
             return counts
         for _ in range(self.config.epochs):
-            for chosen in self._minibatches(experience, units, generator):
+            for chosen in self._minibatches(units, generator):
                 found = self.minibatch(experience, chosen, kl_coef, train_actor=train_actor)
                 gaps = {name: found.pop(name) for name in GAPS if name in found}
                 first = first or gaps
@@ -154,12 +156,11 @@ class Learner:
         """Returns [units, k] int64 rows that stay together in a minibatch, as the objective has them."""
         return self.objective.units(experience.scores, experience.batch.groups, self.config)
 
-    def _minibatches(self, experience: Experience, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yields the shuffled units [minibatch / k, k], similar lengths side by side; the last may hold fewer."""
-        lengths = experience.batch.responses.mask.sum(dim=1)[units].amax(dim=1)
+    def _minibatches(self, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yields the shuffled units [minibatch / k, k]; the last may hold fewer."""
         order = torch.randperm(len(units), generator=generator).to(units.device)
         for part in order.split(self.config.minibatch // units.shape[1]):
-            yield units[part[torch.argsort(lengths[part], stable=True)]]
+            yield units[part]
 
     def minibatch(
         self, experience: Experience, units: Tensor, kl_coef: float, *, train_actor: bool = True
@@ -175,12 +176,14 @@ class Learner:
         for stepper in self._steppers:
             stepper.zero_grad()
         sums: dict[str, Tensor] = {}
-        for part, counts in distributed.shares(units, max(1, config.microbatch // units.shape[1])):
+        row_tokens = RowTokens.of_batch(experience.batch.inputs)
+        for part, counts in row_tokens.shares(row_tokens.sort(units.tolist()), config.microbatch):
+            chosen = torch.tensor(part, device=units.device)
             found: dict[str, Tensor] = {}
             if train_actor:
-                found = self._policy_backward(experience, advantages, part.flatten(), kl_coef, divisor, counts)
+                found = self._policy_backward(experience, advantages, chosen, kl_coef, divisor, counts)
             if self.critic is not None:
-                found |= self._critic_backward(experience, part.flatten(), tokens, counts)
+                found |= self._critic_backward(experience, chosen, tokens, counts)
             for name, value in found.items():
                 before = sums.get(name, torch.zeros((), device=mask.device))
                 counted = value if counts else 0.0 * value

@@ -21,6 +21,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.passes import microbatches
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, EstimatorInputs, value_targets, whiten
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
@@ -36,7 +37,7 @@ from rlhf_core.policy_optimisation.learner import Imitation, Learner
 from rlhf_core.policy_optimisation.objectives import UNWEIGHTED, truncated_importance
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.composition import Stateful
-from rlhf_core.rollout import RolloutBatch, microbatches
+from rlhf_core.rollout import RolloutBatch
 from rlhf_core.schedule import rate_share
 
 #: step from 1, metrics, what was rolled out; True ends the training

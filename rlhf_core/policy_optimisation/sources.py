@@ -51,7 +51,7 @@ class OnPolicy:
 
     Args:
         policy, reference, tokenizer, prompts, sampling, clock, generation_batch, on_generated: see `collect`.
-        rollout_batch, group_size, microbatch: responses per batch, per prompt, and per forward pass.
+        rollout_batch, group_size, microbatch: responses per batch, per prompt, and of the longest per forward pass.
         seed: of the order of the prompts.
     """
 
@@ -88,7 +88,7 @@ class FixedSamples:
 
     Args:
         reference: scores the samples, once, at the start.
-        rollout_batch, microbatch: responses per batch, and per forward pass.
+        rollout_batch, microbatch: responses per batch, and of the longest per forward pass.
         seed: of their order.
     """
 

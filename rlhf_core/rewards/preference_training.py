@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.models.policy import pad_rows, pad_sequences
 from rlhf_core.models.response_states import response_states
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.passes import RowTokens
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.segmentation.segments import SegmentedSequence
@@ -90,7 +90,7 @@ def score_parts(
     """Returns (rewards e [n] float32 of responses; `worth`, `rewards` and `weights` of each one's segments)."""
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
-    for rows in own_rows_by_length([len(each.sequence) for each in sequences], batch):
+    for rows in RowTokens.of_sequences([each.sequence for each in sequences]).own_passes(batch):
         found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation, head)
         result[rows] = found.total.float().cpu()
         for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):

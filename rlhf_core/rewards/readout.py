@@ -17,9 +17,10 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.passes import microbatches
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.reads import READS
-from rlhf_core.rollout import Responses, RolloutBatch, microbatches
+from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segments import Segmentation, Segmenter
 from rlhf_core.signals import Segments, Sequence, SignalType
@@ -39,7 +40,7 @@ class RewardModelScorer:
         segmenter: where it is read; not necessarily where it was trained.
         read: a name in `READS`.
         head: which head.
-        microbatch: rows per forward pass.
+        microbatch: longest rows per forward pass.
         aggregation: how the model aggregates, for 'weighted' and 'aggregate'.
         base: of the first difference, one of `BASES`.
         tokenizer: of policy and reward model; needed by segmenters of characters and by end tokens.

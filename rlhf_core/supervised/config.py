@@ -24,7 +24,7 @@ class TrainingConfig(Checked):
         updates: optimiser steps instead, over the data again and again; a run whose number of rows is not known
             beforehand then has as many as another one.
         batch: rows per optimiser step.
-        microbatch: rows per forward pass.
+        microbatch: longest rows that fit into a forward pass; of shorter ones it takes as many tokens.
         learning_rate: peak of the schedule.
         warmup: share of the steps in which the rate rises from 0.
         schedule: 'constant', 'linear' or 'cosine' decay to `final_share` of the peak.

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy, sequence_statistics, weighted_nll
+from rlhf_core.passes import RowTokens
 from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.supervised.recipes import Preferences, Weighted
 
@@ -27,7 +27,7 @@ def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tens
 def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
     """Nats per response token."""
     total, tokens = 0.0, 0.0
-    for rows in own_rows_by_length([len(each) for each in sequences], batch):
+    for rows in RowTokens.of_sequences(sequences).own_passes(batch):
         loss, count = sft_loss(policy, [sequences[i] for i in rows])
         total, tokens = total + float(loss), tokens + count
     sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
@@ -43,7 +43,7 @@ def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> T
 def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
     """Returns the same for a whole data set, computed once in batches of similar length."""
     result = torch.zeros(len(sequences))
-    for rows in own_rows_by_length([len(each) for each in sequences], batch):
+    for rows in RowTokens.of_sequences(sequences).own_passes(batch):
         result[rows] = sequence_logprobs(policy, [sequences[i] for i in rows]).float().cpu()
     return distributed.merged(result)
 
@@ -52,7 +52,7 @@ class Objective(Protocol):
     """A loss over rows of a fixed data set.
 
     Attributes:
-        lengths: tokens of each row; of a pair, tokens of its longer side.
+        lengths: tokens that each row costs a forward pass; a pair's prompt counts once.
         every: steps between two rows of the history.
     """
 
@@ -111,11 +111,9 @@ class PreferenceObjective:
 
     def __init__(self, policy: Policy, reference: Policy, pairs: Preferences) -> None:
         self.policy, self.pairs = policy, pairs
-        self.before = {
-            side: reference_logprobs(reference, rows).to(policy.device)
-            for side, rows in (("chosen", pairs.chosen), ("rejected", pairs.rejected))
-        }
-        self.lengths = [max(len(a), len(b)) for a, b in zip(pairs.chosen, pairs.rejected, strict=True)]
+        before = reference_logprobs(reference, [*pairs.chosen, *pairs.rejected]).to(policy.device)
+        self.before = {"chosen": before[: len(pairs.chosen)], "rejected": before[len(pairs.chosen) :]}
+        self.lengths = [len(a) + len(b.response) for a, b in zip(pairs.chosen, pairs.rejected, strict=True)]
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         first, second = ([side[i] for i in rows] for side in (self.pairs.chosen, self.pairs.rejected))

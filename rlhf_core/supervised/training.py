@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import NumericsError
+from rlhf_core.passes import RowTokens
 from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, restoring, trainable_state
@@ -70,10 +71,11 @@ def train(
         }
 
     model.train()
+    tokens = RowTokens(batches.lengths.tolist())
     for step, rows in zip(range(done, steps), batches, strict=False):
         rate = config.learning_rate * config.rate(step, steps)
         stepper.set_rate(rate)
-        metrics = accumulate(stepper, loss, rows, weight(rows), config.microbatch)
+        metrics = accumulate(stepper, loss, rows, weight(rows), tokens, config.microbatch)
 
         def check(norm: float, step: int = step, found: float = metrics["loss"], rows: Sequence[int] = rows) -> None:
             if not math.isfinite(found) or not math.isfinite(norm):
@@ -91,15 +93,18 @@ def train(
     model.eval()
 
 
-def accumulate(stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, microbatch: int) -> dict[str, float]:
+def accumulate(
+    stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, tokens: RowTokens, microbatch: int
+) -> dict[str, float]:
     """Adds the gradient of a batch's loss, each rank for its rows, and returns means over the whole batch.
 
-    The loss is a sum over rows, divided by `total` in the whole batch; `microbatch` rows are a forward pass.
+    The loss is a sum over rows, divided by `total` in the whole batch; a forward pass takes as many tokens
+    as `microbatch` of the longest rows have.
     """
     stepper.zero_grad()
     sums: dict[str, float] = {"loss": 0.0}
     counted = 0.0
-    for part, counts in distributed.shares(rows, microbatch):
+    for part, counts in tokens.shares([[i] for i in rows], microbatch):
         value, divisor, further = stepper.forward(lambda part=part: loss(part))  # type: ignore[misc]
         stepper.backward((value if counts else 0.0 * value) / max(total, 1.0))
         sums["loss"] += float(value.detach()) * counts

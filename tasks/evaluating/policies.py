@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import own_rows_by_length, rows_by_length
+from rlhf_core.data.batching import rows_by_length
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
@@ -40,6 +40,7 @@ from rlhf_core.evaluation.judges.games import (
 from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import Sampling, generate
+from rlhf_core.passes import RowTokens
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import answered, solve_tests
 from tasks.params.evaluation import EvaluationConfig
@@ -205,7 +206,7 @@ class Evaluator:
             full = self.encoder.sequence({"prompt": prompt}, text)
             sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
         sums = torch.zeros(len(sequences))
-        for chosen in own_rows_by_length([len(each) for each in sequences], self.config.batch):
+        for chosen in RowTokens.of_sequences(sequences).own_passes(self.config.batch):
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
             sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
         return [float(value) for value in distributed.merged(sums)]

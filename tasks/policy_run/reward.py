@@ -68,7 +68,7 @@ def build_reward(
     Args:
         recipe: a reward recipe.
         inputs: the artifacts, which the graph gives in the order in which the components name the reward models.
-        microbatch: rows per forward pass.
+        microbatch: longest rows per forward pass.
         tokenizer: of the policy.
         token_rewards: of fixed samples by their id, which a generative reward model's component pays.
 

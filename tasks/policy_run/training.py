@@ -73,7 +73,6 @@ def supervised_trainer(row: RowTraining) -> Learn:
             checkpoints=checkpoints,
             label=f"{kind} {row.recipe.title} seed {row.seed}",
             file=file,
-            sides=1 if weighted else 2,
             frozen=[] if run.adapter is not None or weighted else [run.reference.model],
             measured=measured,
         )

@@ -60,7 +60,7 @@ class PairComparison:
     ) -> None:
         self.model, self.chosen, self.rejected, self.pad_id = model, chosen, rejected, pad_id
         self.aggregation, self.preference_loss = aggregation, preference_loss
-        self.lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
+        self.lengths = [len(a.sequence) + len(b.sequence.response) for a, b in zip(chosen, rejected, strict=True)]
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         sides = [self.chosen[i] for i in rows], [self.rejected[i] for i in rows]
@@ -80,7 +80,6 @@ def fit(
     label: str,
     file: Path,
     shared: AbstractContextManager[RunCheckpoints | None] | None = None,
-    sides: int = 1,
     frozen: Sequence[nn.Module] = (),
     measured: Callable[[int], Mapping[str, float]] = lambda step: {},
 ) -> list[dict[str, float]]:
@@ -93,10 +92,9 @@ def fit(
         checkpoints, label, measured: see `train_resumably`.
         file: of the rows, which an error of their numbers names.
         shared: gives the checkpoints that stages share (`reuse_training`).
-        sides: sequences of a row: 2 of a pair, which are padded alike.
         frozen: models that are held beside it.
     """
-    apply_supervised_device_settings(model, config, sides * max(target.lengths), frozen)
+    apply_supervised_device_settings(model, config, max(target.lengths), frozen)
     with name_file_in_numeric_errors(file), shared or nullcontext() as reused:
         return train_resumably(
             model, target, config, seed=seed, checkpoints=checkpoints, label=label, measured=measured, shared=reused

@@ -16,7 +16,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.data.batching import own_rows_by_length
 from rlhf_core.data.encoding import Encoder, Limits
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import token_spans
@@ -25,6 +24,7 @@ from rlhf_core.models.architecture import POSITIONS
 from rlhf_core.models.folders import check_classifier, is_hub_classifier
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import pad_rows
+from rlhf_core.passes import RowTokens
 from rlhf_core.rewards.zero_shot import ZeroShot, ZeroShotSettings, load_zero_shot
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
@@ -126,7 +126,7 @@ class ScalarScorer:
         given = zip(rows, responses, closed, strict=True)
         encoded = [self.encoder.dialogue(row, text, ended=end) for row, text, end in given]
         scores = torch.zeros(len(encoded))
-        for chosen in own_rows_by_length([len(each) for each in encoded], batch or self.batch):
+        for chosen in RowTokens([len(each) for each in encoded]).own_passes(batch or self.batch):
             ids, mask = pad_rows([encoded[i] for i in chosen], self.encoder.pad_id, "right")
             found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
             scores[chosen] = found[:, 0].float().cpu()

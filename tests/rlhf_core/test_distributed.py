@@ -115,24 +115,8 @@ def test_in_one_process_everything_is_the_identity() -> None:
     assert distributed.merged(values) is values
     assert distributed.spread(values, 3) is values
     assert distributed.own([3, 1, 2]) == [3, 1, 2]
-    assert distributed.shares([3, 1, 2], 2) == [([3, 1], True), ([2], True)]
     assert distributed.on_main(lambda: 5) == 5
     assert (distributed.world_size(), distributed.rank(), distributed.largest(4)) == (1, 0, 4)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 5, 8, 9])
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_row_counts_once_and_every_rank_has_as_many_parts(
-    monkeypatch: pytest.MonkeyPatch, rows: int, size: int
-) -> None:
-    monkeypatch.setattr(distributed, "world_size", lambda: 3)
-    shares = []
-    for rank in range(3):
-        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        shares.append(distributed.shares(list(range(rows)), size))
-    assert len({len(parts) for parts in shares}) == 1
-    assert sorted(row for parts in shares for part, counts in parts if counts for row in part) == list(range(rows))
-    assert all(0 < len(part) <= size for parts in shares for part, _ in parts)
 
 
 @pytest.mark.parametrize("announced", [{"WORLD_SIZE": "2"}, {"MASTER_ADDR": "127.0.0.1"}])

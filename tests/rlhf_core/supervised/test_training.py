@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.training import train
@@ -30,7 +30,7 @@ def fit(config: TrainingConfig, steps: int = 3) -> tuple[torch.Tensor, list[dict
         return total, float(weights.sum()), {"error": float(total.detach())}
 
     train(
-        model, loss, itertools.repeat(list(range(6))), steps, config,  # type: ignore[arg-type]
+        model, loss, LengthBucketedBatches([1] * 6, seed=0, rows_per_batch=6), steps, config,
         lambda step, metrics: history.append({"step": step, **metrics}),
         weight=lambda rows: sum(WEIGHTS[i] for i in rows),
     )  # fmt: skip
@@ -89,7 +89,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(value: float) -> None:
     before = model.weight.detach().clone()
     with pytest.raises(NumericsError, match="step 1: loss"):
         train(
-            model, lambda rows: (value * model(torch.ones(1, 1)).sum(), 1.0, {}), itertools.repeat([0]), 2, CONFIG,
+            model, lambda rows: (value * model(torch.ones(1, 1)).sum(), 1.0, {}),
+            LengthBucketedBatches([1], seed=0, rows_per_batch=1), 2, CONFIG,
             lambda step, metrics: None, weight=lambda rows: 1.0,
         )  # fmt: skip
     assert torch.equal(model.weight, before)
