@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def on_real(mask: Tensor, *values: Tensor) -> list[Tensor]:
+    """Returns float32 values of tokens with 0 on padding: nothing that stands there reaches arithmetic or gradients."""
+    return [torch.where(mask, value.float(), 0.0) for value in values]
+
+
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
     """Returns A_t = delta_t + gamma*lam*A_{t+1}, delta_t = r_t + gamma*V_{t+1} - V_t, with V = 0 after the last token.
 
     A value is that of the state in which a token is chosen. Source: Schulman et al. 2016, Eq. 16.
     """
-    rewards, values = rewards.float() * mask, values.float() * mask
+    rewards, values = on_real(mask, rewards, values)
     advantages = torch.zeros_like(rewards)
     running = torch.zeros(rewards.shape[0], device=rewards.device)
     next_value = torch.zeros_like(running)
@@ -36,7 +41,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     """Returns the discounted sum of rewards from each token on."""
-    rewards = rewards.float() * mask
+    (rewards,) = on_real(mask, rewards)
     returns = torch.zeros_like(rewards)
     running = torch.zeros(rewards.shape[0], device=rewards.device)
     for t in range(rewards.shape[1] - 1, -1, -1):
@@ -122,7 +127,7 @@ class EstimatorInputs:
     @property
     def scores(self) -> Tensor:
         """Returns each response's total."""
-        return (self.rewards * self.mask).sum(dim=1)
+        return on_real(self.mask, self.rewards)[0].sum(dim=1)
 
 
 #: An `OptimiserConfig`, whose module reads the tables here and in `objectives`.
@@ -150,7 +155,7 @@ class AdvantageEstimator:
 
 def token_reward(given: EstimatorInputs, config: Settings) -> Tensor:
     """Returns each token's own reward."""
-    return torch.where(given.mask, given.rewards.float(), 0.0)
+    return on_real(given.mask, given.rewards)[0]
 
 
 ADVANTAGES = Choices(
@@ -187,4 +192,4 @@ def value_targets(given: EstimatorInputs, advantages: Tensor, config: Settings) 
     """Returns the critic's targets: advantages before whitening plus values, or discounted later rewards."""
     if config.value_target == "monte_carlo":
         return rewards_to_go(given.rewards, given.mask, config.gamma)
-    return (advantages + given.values) * given.mask
+    return sum(on_real(given.mask, advantages, given.values), torch.zeros(()))

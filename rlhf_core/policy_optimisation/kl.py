@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
+from rlhf_core.policy_optimisation.advantages import on_real
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,8 +52,8 @@ KL_ESTIMATORS = Choices(
 
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:
     """Returns [batch, response_len] float32: the estimate of each token, 0 on padding, by a name in `KL_ESTIMATORS`."""
-    d = torch.where(mask, logprobs.float() - reference_logprobs.float(), 0.0)
-    return torch.where(mask, KL_ESTIMATORS[estimator].of(d), 0.0)
+    logprobs, reference_logprobs = on_real(mask, logprobs, reference_logprobs)
+    return KL_ESTIMATORS[estimator].of(logprobs - reference_logprobs)
 
 
 class KLCoefficient:

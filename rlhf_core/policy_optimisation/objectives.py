@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.policy_optimisation.advantages import Settings
+from rlhf_core.policy_optimisation.advantages import Settings, on_real
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,10 +55,11 @@ def clipped_surrogate(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip: float
 ) -> TokenLoss:
     """Returns PPO's clipped objective, -min(ratio*A, clip(ratio)*A). Source: Schulman et al. 2017, Eq. 7."""
+    logprobs, old_logprobs, advantages = on_real(mask, logprobs, old_logprobs, advantages)
     # a ratio beyond float32 is infinite, which an advantage of 0 would make NaN
     ratio = importance_ratio(logprobs, old_logprobs, mask & (advantages != 0))
     plain, clipped = -ratio * advantages, -ratio.clamp(1 - clip, 1 + clip) * advantages
-    return TokenLoss(torch.where(mask, torch.maximum(plain, clipped), 0.0), (clipped > plain) & mask)
+    return TokenLoss(torch.maximum(plain, clipped), (clipped > plain) & mask)
 
 
 def policy_gradient(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> TokenLoss:
@@ -66,7 +67,8 @@ def policy_gradient(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Token
 
     Source: Williams 1992; Mnih et al. 2016.
     """
-    return TokenLoss(torch.where(mask, -advantages.detach() * logprobs, 0.0), torch.zeros_like(mask))
+    logprobs, advantages = on_real(mask, logprobs, advantages)
+    return TokenLoss(-advantages.detach() * logprobs, torch.zeros_like(mask))
 
 
 def rlmec_objective(
@@ -76,11 +78,12 @@ def rlmec_objective(
 
     Source: RLMEC, Eq. 5 to 7; the caller divides by `nonzero_rewards`.
     """
+    logprobs, reference_logprobs, rewards = on_real(mask, logprobs, reference_logprobs, rewards)
     with torch.no_grad():
         ratio = importance_ratio(logprobs, reference_logprobs, mask & (rewards != 0))
         plain, clipped = ratio * rewards, ratio.clamp(1 - clip, 1 + clip) * rewards
         coefficient = torch.minimum(plain, clipped)
-    return TokenLoss(torch.where(mask, -coefficient * logprobs, 0.0), (clipped < plain) & mask)
+    return TokenLoss(-coefficient * logprobs, (clipped < plain) & mask)
 
 
 def nonzero_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
@@ -124,12 +127,13 @@ def value_loss(
 
     The coefficient is 1/2 in Segment (appendix D), 1 in PAR (Algorithm 5).
     """
+    values, old_values, returns = on_real(mask, values, old_values, returns)
     plain = (values - returns) ** 2
     if clip is None:
-        return TokenLoss(coefficient * torch.where(mask, plain, 0.0), torch.zeros_like(mask))
+        return TokenLoss(coefficient * plain, torch.zeros_like(mask))
     bounded = old_values + (values - old_values).clamp(-clip, clip)
     clipped = (bounded - returns) ** 2
-    return TokenLoss(coefficient * torch.where(mask, torch.maximum(plain, clipped), 0.0), (clipped > plain) & mask)
+    return TokenLoss(coefficient * torch.maximum(plain, clipped), (clipped > plain) & mask)
 
 
 #: Averages of the tokens' losses of a minibatch: over tokens, or over tokens of a response and then over responses.
@@ -199,7 +203,9 @@ class TokenObjective:
 
     def loss(self, seen: ObjectiveInputs, config: Settings) -> Loss:
         terms = self.token_loss(seen, config)
-        losses = terms.losses if seen.importance is None else seen.importance * terms.losses
+        losses = terms.losses
+        if seen.importance is not None:
+            losses = on_real(seen.mask, seen.importance)[0] * losses
         return Loss(summed_losses(losses, seen.mask, config.loss_average), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: Settings) -> Tensor:
@@ -242,7 +248,8 @@ class PairObjective:
         return ordered_pairs(scores, groups, config.dpo_min_margin)
 
     def loss(self, seen: ObjectiveInputs, config: Settings) -> Loss:
-        logratios = torch.where(seen.mask, seen.logprobs - seen.reference, 0.0).sum(dim=1).view(-1, 2)
+        logprobs, reference = on_real(seen.mask, seen.logprobs, seen.reference)
+        logratios = (logprobs - reference).sum(dim=1).view(-1, 2)
         losses, margins = preference_loss(logratios, config.dpo_beta)
         measures = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
         return Loss(losses.sum(), torch.zeros_like(seen.mask), measures)

@@ -23,6 +23,7 @@ from rlhf_core.policy_optimisation.advantages import (
     leave_one_out,
     masked_mean,
     rewards_to_go,
+    value_targets,
     whiten,
 )
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -295,6 +296,37 @@ def test_kl_is_0_where_the_policies_agree_and_on_padding(name: str, junk: float)
     mask = prefix([3, 0, 1])
     logprobs = torch.where(mask, -1.5, junk)
     assert (kl_tokens(logprobs, logprobs, mask, name) == 0).all()
+
+
+def learned(name: str, values: list[Tensor], mask: Tensor) -> list[Tensor]:
+    """A loss or estimate of a table of choices, and its gradients by log-probabilities or values."""
+    given = [value.clone().requires_grad_() for value in values]
+    config = SimpleNamespace(**{**vars(CONFIG), "dpo_beta": 0.1, "value_target": "advantage_plus_value"})
+    if name in OBJECTIVES:
+        inputs = ObjectiveInputs(*given[:3], given[3].detach(), mask, given[4].detach())
+        found = OBJECTIVES[name].loss(inputs, config)
+        result = found.total
+    elif name in ADVANTAGES:
+        rollouts = EstimatorInputs(given[0], given[1], mask, torch.arange(4) // 2)
+        advantages = ADVANTAGES[name].estimate(rollouts, config)
+        result = (advantages + value_targets(rollouts, advantages, config) + whiten(advantages, mask)).sum()
+    elif name in KL_ESTIMATORS:
+        result = kl_tokens(given[0], given[1], mask, name).sum()
+    else:
+        clip = 0.1 if name == "clipped value_loss" else None
+        result = value_loss(*given[:3], mask, clip).losses.sum()
+    return [result.detach(), *torch.autograd.grad(result, given, allow_unused=True, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, *ADVANTAGES, *KL_ESTIMATORS, "value_loss", "clipped value_loss"])
+@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
+def test_nothing_on_padding_reaches_a_loss_or_a_gradient(name: str, junk: float) -> None:
+    mask, generator = prefix([3, 0, 1, 4]), torch.Generator().manual_seed(0)
+    values = [torch.randn(4, 4, generator=generator) for _ in range(5)]
+    clean = learned(name, [torch.where(mask, value, 0.0) for value in values], mask)
+    found = learned(name, [torch.where(mask, value, junk) for value in values], mask)
+    torch.testing.assert_close(found, clean)
+    assert not any(gradient[~mask].any() for gradient in found[1:])
 
 
 def test_the_adaptive_coefficient_follows_its_target() -> None:
