@@ -278,7 +278,8 @@ def _agreement_row(what: str, found: Tensor, expected: Tensor, allowed: float) -
 
 
 def agreement(check: Check) -> Iterator[Row]:
-    """Compares a tiny model on the device with itself in float32 on the CPU, and rows in a batch with rows alone.
+    """Compares a tiny model on the device with itself in float32 on the CPU, rows in a batch with rows alone, and the
+    log-probabilities of sampling with those of a pass over its responses.
 
     Differences are in nats; a gradient's are shares of its largest value.
     """
@@ -298,6 +299,11 @@ def agreement(check: Check) -> Iterator[Row]:
         yield _agreement_row(f"{precision} against the CPU, gradient", gradient, slope, allowed)
         alone = torch.cat([_logprobs_and_gradient(policy, [row])[0] for row in rows])
         yield _agreement_row(f"{precision}, rows in a batch against rows alone", found, alone, allowed)
+        prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in rows] * 4, PAD, "left")]
+        drawn = generate(policy, *prompts, Sampling(4 * TINY.response), torch.Generator().manual_seed(0))
+        fresh = policy.statistics(*prompts, drawn.ids, drawn.mask)
+        sampled, passed = (made.logprobs[drawn.mask].detach().cpu() for made in (drawn, fresh))
+        yield _agreement_row(f"{precision}, sampled tokens against a pass over them", sampled, passed, allowed)
 
 
 @dataclass(frozen=True)

@@ -32,3 +32,12 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     cumulative = scores.softmax(dim=-1).cumsum(dim=-1)
     target = uniform[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+
+
+def measure(logits: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the log-probability of the chosen tokens and the entropy in nats, [batch] each, at temperature 1 and
+    without truncation."""
+    log_p = logits.log_softmax(dim=-1)
+    # a token that cannot come adds 0 to the entropy, not 0 times infinity
+    entropy = -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(dim=-1)
+    return log_p.gather(1, chosen[:, None]).squeeze(1), entropy

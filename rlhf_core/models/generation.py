@@ -7,6 +7,8 @@ steps had been drawn than the longest response has tokens.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,16 +18,24 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
-from rlhf_core.models.choosing import choose
+from rlhf_core.models.choosing import choose, measure
+from rlhf_core.models.decoding import Capture, Step, cuda_graph
+from rlhf_core.models.forecast import OVERHEAD, Sharding
 from rlhf_core.models.policy import Policy
-from rlhf_core.models.sampling import Sampling
+from rlhf_core.models.sampling import DEFAULT_ENGINE, Sampling, used_engines
 from rlhf_core.rollout import check_side
 
 #: Samples rows: (prompt ids and mask [rows, prompt_len], uniform numbers [rows, max_new_tokens] of [0, 1)) ->
 #: (ids, mask, log-probabilities, entropies), each [rows, max_new_tokens] and as `Generated` has them.
 RowSampler = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
-#: Tokens from one look at which rows have ended to the next; on a GPU every look waits for it.
-TOKENS_PER_LOOK = {"cpu": 1, "cuda": 8}
+#: Tokens from one look at which rows have ended to the next, by kind of device; on a GPU every look waits for it.
+TOKENS_PER_LOOK = {"cpu": 1, "cuda": 16}
+#: Share of the rows, at most, that is left when the others are dropped; on a GPU the step is captured anew then.
+KEPT_SHARE = {"cpu": 0.75, "cuda": 0.5}
+#: Captures the step of a batch; elsewhere every step is computed.
+CAPTURES: dict[str, Capture] = {"cuda": cuda_graph}
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,33 +109,115 @@ def sample_in_steps(
 def _loop(
     policy: Policy, sampling: Sampling, prompt_ids: Tensor, prompt_mask: Tensor, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `RowSampler`: computes prompts once, drops rows that ended, and stops when all have."""
+    """See `RowSampler`: as many rows at a time as there is memory for."""
     was_training = policy.model.training
     policy.model.eval()
-    ids = torch.full(uniforms.shape, policy.pad_id, dtype=torch.long, device=uniforms.device)
-    mask = torch.zeros_like(ids, dtype=torch.bool)
-    logprobs, entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
-    rows = torch.arange(len(ids), device=ids.device)
-    alive = torch.ones_like(rows, dtype=torch.bool)
-    every = TOKENS_PER_LOOK.get(ids.device.type, 1)
     with policy.applied():
-        decoding = policy.decoding(prompt_ids, prompt_mask)
-        for step in range(sampling.max_new_tokens):
-            logits = decoding.logits()
-            chosen = choose(logits, uniforms[rows, step], sampling)
-            log_p = logits.log_softmax(dim=-1)
-            ids[rows, step] = torch.where(alive, chosen, policy.pad_id)
-            logprobs[rows, step] = torch.where(alive, log_p.gather(1, chosen[:, None]).squeeze(1), 0.0)
-            entropies[rows, step] = torch.where(alive, torch.special.entr(log_p.exp()).sum(dim=-1), 0.0)
-            mask[rows, step] = alive
-            alive = alive & (chosen != policy.eos_id)
-            left = len(rows) if (step + 1) % every else int(alive.sum())  # the only wait for the device
-            if step + 1 == sampling.max_new_tokens or not left:
-                break
-            decoding.append(chosen, alive)
-            if left <= 0.75 * len(rows):
-                kept = torch.nonzero(alive).squeeze(1)
-                decoding.keep(kept)
-                rows, alive = rows[kept], alive[kept]
+        parts = _parts(policy, len(prompt_ids), prompt_ids.shape[1], sampling.max_new_tokens)
+        split = zip(*(values.chunk(parts) for values in (prompt_ids, prompt_mask, uniforms)), strict=True)
+        found = [_sample_rows(policy, sampling, *part) for part in split]
     policy.model.train(was_training)
+    ids, mask, logprobs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
     return ids, mask, logprobs, entropies
+
+
+def _parts(policy: Policy, rows: int, prompt_len: int, max_new_tokens: int) -> int:
+    """Returns the parts in which rows are sampled, so that each has room in a GPU's free memory."""
+    if policy.device.type != "cuda":
+        return 1
+    config, held = policy.model.config, Sharding(1, bf16=policy.model.dtype.itemsize == 2)
+    reserved = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(policy.device)
+    free = torch.cuda.mem_get_info(policy.device)[0] + reserved
+    cache = held.cache(config, prompt_len + max_new_tokens) * (
+        1 + KEPT_SHARE["cuda"]
+    )  # old and new, as rows are dropped
+    passing = held.kept(prompt_len, config.hidden_size, 1) + 40 * config.vocab_size  # one layer's, and some logits
+    return min(rows, math.ceil(OVERHEAD * rows * (cache + passing) / max(free, 1)))
+
+
+def _distinct(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns ids and mask [prompts, prompt_len] of different prompts, and each row's place among them [rows] int64."""
+    keys, prompt_of = prompt_ids.masked_fill(~prompt_mask, -1).unique(dim=0, return_inverse=True)
+    if len(keys) == len(prompt_ids):
+        return prompt_ids, prompt_mask, torch.arange(len(keys), device=keys.device)
+    return keys.clamp(min=0), keys >= 0, prompt_of
+
+
+class _Rows:
+    """Rows that are sampled together; every step changes their tensors in place.
+
+    Args:
+        policy, sampling: how tokens are chosen, and which one ends a row.
+        uniforms: [rows, max_new_tokens].
+
+    Attributes:
+        ids, logprobs, entropies: [rows, max_new_tokens]; behind a row's EOS they mean nothing.
+        step: [1] int64, tokens so far.
+        live: [live] int64, the rows that are still sampled.
+        tokens: [live, 1] int64, the last token of each.
+        unended: [live] bool.
+    """
+
+    def __init__(self, policy: Policy, sampling: Sampling, uniforms: Tensor) -> None:
+        self.policy, self.sampling, self.uniforms = policy, sampling, uniforms
+        self.ids = torch.full(uniforms.shape, policy.pad_id, dtype=torch.long, device=uniforms.device)
+        self.logprobs, self.entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
+        self.step, self.live = self.ids.new_zeros(1), torch.arange(len(uniforms), device=uniforms.device)
+        self.tokens, self.unended = self.ids[:, :1].clone(), torch.ones_like(self.live, dtype=torch.bool)
+
+    def take(self, logits: Tensor) -> None:
+        """Chooses the next token of every live row by its logits [live, vocabulary]."""
+        here = self.live, self.step
+        chosen = choose(logits, self.uniforms[here], self.sampling)
+        self.ids[here] = chosen
+        self.logprobs[here], self.entropies[here] = measure(logits, chosen)
+        self.tokens.copy_(chosen[:, None])
+        self.unended &= chosen != self.policy.eos_id
+        self.step += 1
+
+    def keep(self, kept: Tensor) -> None:
+        """Continues with these of the live rows, [kept] int64."""
+        self.live, self.tokens, self.unended = self.live[kept], self.tokens[kept], self.unended[kept]
+
+    def sampled(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns what a `RowSampler` returns."""
+        ends = self.ids == self.policy.eos_id
+        mask = ends.cumsum(dim=1) == ends  # no EOS before
+        logprobs, entropies = (values.masked_fill(~mask, 0.0) for values in (self.logprobs, self.entropies))
+        return self.ids.masked_fill(~mask, self.policy.pad_id), mask, logprobs, entropies
+
+
+def _sample_rows(
+    policy: Policy, sampling: Sampling, prompt_ids: Tensor, prompt_mask: Tensor, uniforms: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `RowSampler`: reads each distinct prompt once, drops rows that ended, and stops when all have."""
+    device, room = uniforms.device.type, sampling.max_new_tokens
+    rows, capture = _Rows(policy, sampling, uniforms), CAPTURES.get(device)
+    ids, mask, prompt_of = _distinct(prompt_ids, prompt_mask)
+    decoding = policy.decoding(ids, mask)
+    rows.take(decoding.first()[prompt_of])
+    decoding = decoding.continued(prompt_of, room - 1, captured=capture is not None)
+    if decoding.obstacle and capture is not None:
+        _note_uncaptured(decoding.obstacle)
+        capture = None
+    step = Step(lambda: rows.take(decoding.logits(rows.tokens)), capture, _note_uncaptured)
+    for taken in range(1, room):
+        if taken % TOKENS_PER_LOOK[device] == 0:
+            left = int(rows.unended.sum())  # the only wait for the device
+            if not left:
+                break
+            if left <= KEPT_SHARE[device] * len(rows.live):
+                step.forget()
+                kept = torch.nonzero(rows.unended).squeeze(1)
+                decoding.keep(kept)
+                rows.keep(kept)
+        step()
+    return rows.sampled()
+
+
+def _note_uncaptured(reason: str) -> None:
+    """Says once, in the log and in the record of the stage, why a GPU samples without graphs."""
+    words = f"{DEFAULT_ENGINE} without CUDA graphs: {reason}"
+    if words not in used_engines:
+        used_engines.add(words)
+        _LOG.warning("engine %s", words)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.logprobs import project, token_statistics
+from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.response_states import response_states, start_token
 from rlhf_core.rollout import Inputs
 
@@ -54,80 +55,6 @@ def pad_sequences(sequences: Sequence[EncodedSequence], pad_id: int, device: tor
     responses = pad_rows([sequence.response for sequence in sequences], pad_id, "right")
     prompt_ids, prompt_mask, ids, mask = (part.to(device) for part in (*prompts, *responses))
     return prompt_ids, prompt_mask, ids, mask
-
-
-class DecoderDecoding:
-    """Next-token logits of rows that grow by a token at a time, by a decoder-only model with its key-value cache."""
-
-    def __init__(self, model: PreTrainedModel, softcap: float | None, prompt_ids: Tensor, prompt_mask: Tensor) -> None:
-        self.decoder, self.output, self.softcap = decoder_of(model), model.get_output_embeddings(), softcap
-        self.attention, self.cache = prompt_mask.clone(), None
-        self.ids, self.positions = prompt_ids, (prompt_mask.long().cumsum(dim=1) - 1).clamp(min=0)
-
-    def logits(self) -> Tensor:
-        """Returns [rows, vocabulary] float32: of the next token of every row."""
-        result = self.decoder(
-            input_ids=self.ids,
-            attention_mask=self.attention.long(),
-            position_ids=self.positions,
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.cache = result.past_key_values
-        return project(result.last_hidden_state[:, -1], self.output, self.softcap)
-
-    def append(self, chosen: Tensor, alive: Tensor) -> None:
-        """Adds a token [rows] int64 to every row; it does not matter to rows that are not alive [rows] bool."""
-        self.attention = torch.cat([self.attention, alive[:, None]], dim=1)
-        self.positions = self.positions[:, -1:] + 1
-        self.ids = chosen[:, None]
-
-    def keep(self, rows: Tensor) -> None:
-        """Continues with these rows only, [kept] int64."""
-        assert self.cache is not None
-        self.cache.batch_select_indices(rows)
-        self.attention, self.positions, self.ids = self.attention[rows], self.positions[rows], self.ids[rows]
-
-
-class EncoderDecoderDecoding:
-    """The same by an encoder-decoder model: the encoder runs once, the decoder with its caches.
-
-    Args:
-        model, prompt_ids, prompt_mask: as of a decoder.
-        start_id: the decoder's first input.
-        scale: factor on the decoder's states before the output projection.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, start_id: int, scale: float, prompt_ids: Tensor, prompt_mask: Tensor
-    ) -> None:
-        self.decoder, self.output, self.scale = model.get_decoder(), model.get_output_embeddings(), scale
-        self.encoder_mask = prompt_mask.long()
-        self.encoded: Tensor = model.get_encoder()(
-            input_ids=prompt_ids, attention_mask=self.encoder_mask
-        ).last_hidden_state
-        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-        self.ids = torch.full((prompt_ids.shape[0], 1), start_id, dtype=torch.long, device=prompt_ids.device)
-
-    def logits(self) -> Tensor:
-        hidden = self.decoder(
-            input_ids=self.ids,
-            encoder_hidden_states=self.encoded,
-            encoder_attention_mask=self.encoder_mask,
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state
-        return project(hidden[:, -1] * self.scale, self.output, None)
-
-    def append(self, chosen: Tensor, alive: Tensor) -> None:
-        self.ids = chosen[:, None]
-
-    def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.ids, self.encoded, self.encoder_mask = self.ids[rows], self.encoded[rows], self.encoder_mask[rows]
-
-
-Decoding = DecoderDecoding | EncoderDecoderDecoding
 
 
 class Policy:

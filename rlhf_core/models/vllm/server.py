@@ -6,7 +6,8 @@ Where this differs from `LLM.generate`:
    other token to choose. A response depends neither on the other rows nor on vLLM's own random generators.
 2. The model is built without weights. They come from the trainer, under the names of its own modules, and replace
    those that vLLM computes with in place.
-3. Prefixes are not cached, since a response would then depend on earlier requests in its last bits.
+3. Prompts of a batch share the cache of their beginnings, which is emptied before each batch: the weights may be new,
+   and a response would depend on earlier batches in its last bits.
 
 The process ends with its trainer: its standard input is a pipe that the trainer holds open.
 """
@@ -31,7 +32,7 @@ from vllm import LLM, SamplingParams
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
-from rlhf_core.models.choosing import choose
+from rlhf_core.models.choosing import choose, measure
 from rlhf_core.models.vllm.messages import ConnectionEnded, receive, send
 
 Reply = tuple[dict[str, Any], dict[str, Tensor]]
@@ -40,23 +41,24 @@ Reply = tuple[dict[str, Any], dict[str, Tensor]]
 class VllmChooser(LogitsProcessor):
     """Chooses every token by `uniforms`, and notes its log-probability and its distribution's entropy.
 
-    All three are [rows, max_new_tokens] of the requests that run.
+    All three are [rows, max_new_tokens] of the requests that run, on the device of the logits.
     """
 
+    device: ClassVar[torch.device]
     uniforms: ClassVar[Tensor]
     logprobs: ClassVar[Tensor]
     entropies: ClassVar[Tensor]
     sampling: ClassVar[Any]
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.device = device
+        type(self).device, self.pinned = device, is_pin_memory
         #: row and tokens so far of the requests, by their index in the batch; vLLM appends to the tokens
         self.requests: dict[int, tuple[int, list[int]]] = {}
 
     @classmethod
     def begin(cls, uniforms: Tensor, sampling: Any) -> None:
-        cls.uniforms, cls.sampling = uniforms, sampling
-        cls.logprobs, cls.entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
+        cls.uniforms, cls.sampling = uniforms.to(cls.device), sampling
+        cls.logprobs, cls.entropies = torch.zeros_like(cls.uniforms), torch.zeros_like(cls.uniforms)
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -68,14 +70,10 @@ class VllmChooser(LogitsProcessor):
 
     def apply(self, logits: Tensor) -> Tensor:
         """Returns [requests, vocabulary] logits of which only the chosen token's is finite."""
-        places = [self.requests[index] for index in range(logits.shape[0])]
-        rows = torch.tensor([row for row, _ in places])
-        steps = torch.tensor([len(output) for _, output in places])
-        uniforms = self.uniforms[rows, steps].to(logits.device)
-        chosen = choose(logits, uniforms, self.sampling)
-        log_p = logits.log_softmax(dim=-1)
-        self.logprobs[rows, steps] = log_p.gather(1, chosen[:, None]).squeeze(1).cpu()
-        self.entropies[rows, steps] = torch.special.entr(log_p.exp()).sum(dim=-1).cpu()
+        places = [(row, len(output)) for row, output in (self.requests[index] for index in range(logits.shape[0]))]
+        here = torch.tensor(places, pin_memory=self.pinned).to(logits.device, non_blocking=True).unbind(dim=1)
+        chosen = choose(logits, self.uniforms[here], self.sampling)
+        self.logprobs[here], self.entropies[here] = measure(logits, chosen)
         return torch.full_like(logits, -torch.inf).scatter(1, chosen[:, None], 0.0)
 
 
@@ -134,7 +132,7 @@ class VllmServer:
             load_format="dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",
-            enable_prefix_caching=False,
+            enable_prefix_caching=True,
             async_scheduling=False,
             logits_processors=[VllmChooser],
             worker_extension_cls=f"{TakesWeights.__module__}.{TakesWeights.__qualname__}",
@@ -154,6 +152,8 @@ class VllmServer:
     def sample(self, given: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Reply:
         """Samples a response to each prompt."""
         self._wake()
+        if self.llm.reset_prefix_cache() is False:
+            raise RuntimeError("vLLM did not empty the cache of an earlier batch")
         uniforms, prompts = tensors["uniforms"], given["prompts"]
         VllmChooser.begin(uniforms, SimpleNamespace(**given["sampling"]))
         outputs = self.llm.generate(

@@ -12,6 +12,7 @@ from tiny_models import EOS, PAD, POLICIES, next_logits, random_rows, tiny_polic
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.choosing import truncate
+from rlhf_core.models.decoding import Decoding, FixedDecoding
 from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.response_states import response_states
@@ -68,12 +69,9 @@ def test_dropping_ended_rows_changes_no_other_rows_samples(kind: str, monkeypatc
     policy = policy_that_ends(1, 2.0 if kind == "decoder" else 12.0, kind)
     prompts, steps = PROMPTS, 12
     selections = []
-    from transformers import DynamicCache
-
-    plain = DynamicCache.batch_select_indices
-    monkeypatch.setattr(
-        DynamicCache, "batch_select_indices", lambda self, keep: selections.append(len(keep)) or plain(self, keep)
-    )
+    decoding = FixedDecoding if kind == "decoder" else Decoding
+    plain = decoding.keep
+    monkeypatch.setattr(decoding, "keep", lambda self, kept: selections.append(len(kept)) or plain(self, kept))
     out = sample(policy, prompts, seed=3, max_new_tokens=steps)
     assert selections, "no row was dropped: the test does not test what it says"
     generator = torch.Generator().manual_seed(3)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import stat
+import sys
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,8 @@ from tiny_models import tiny_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from rlhf_core.models.sampling import ENGINES
+from rlhf_core.models.choosing import choose
+from rlhf_core.models.sampling import ENGINES, Sampling
 from rlhf_core.models.vllm import engine, environment
 from rlhf_core.models.vllm.environment import deaths
 from rlhf_core.models.vllm.messages import ConnectionEnded, receive, send
@@ -225,3 +229,58 @@ def test_checksums_tell_any_change_of_weights(dtype: torch.dtype) -> None:
 
     assert len({first, changed(swap), changed(nudge), changed(lambda: weight.neg_())}) == 4
     assert checksums(model) == first
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The server's module, imported beside names that stand for vLLM's."""
+    for name, module in {
+        "vllm": SimpleNamespace(LLM=None, SamplingParams=dict),
+        "vllm.model_executor.layers.vocab_parallel_embedding": SimpleNamespace(ParallelLMHead=None),
+        "vllm.v1.sample.logits_processor": SimpleNamespace(LogitsProcessor=object, process_dict_updates=None),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[misc]
+    name = f"{engine.__package__}.server"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    made = importlib.import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    return made
+
+
+def test_the_server_s_requests_choose_as_the_loop_at_their_rows_and_steps(server: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    uniforms, logits = torch.rand(3, 4, generator=generator), torch.randn(2, 9, generator=generator)
+    sampling = Sampling(4, temperature=0.8, top_p=0.9)
+    chooser = server.VllmChooser(None, torch.device("cpu"), False)
+    server.VllmChooser.begin(uniforms, sampling)
+    chooser.requests = {0: (2, []), 1: (0, [7, 7])}
+    made, chosen = chooser.apply(logits), choose(logits, torch.stack([uniforms[2, 0], uniforms[0, 2]]), sampling)
+    assert made.argmax(dim=1).tolist() == chosen.tolist()
+    assert torch.isfinite(made).sum(dim=1).tolist() == [1, 1]
+    log_p = logits.log_softmax(dim=1)
+    expected, entropies = torch.zeros(3, 4), torch.zeros(3, 4)
+    expected[[2, 0], [0, 2]] = log_p[[0, 1], chosen]
+    entropies[[2, 0], [0, 2]] = -(log_p.exp() * log_p).sum(dim=1)
+    torch.testing.assert_close(server.VllmChooser.logprobs, expected)
+    torch.testing.assert_close(server.VllmChooser.entropies, entropies)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_the_server_empties_the_cache_of_beginnings_before_each_batch(server: Any, emptied: bool) -> None:
+    asked: list[str] = []
+
+    def generate(prompts: list[Any], *given: Any, **options: Any) -> list[Any]:
+        asked.append("generate")
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5])]) for _ in prompts]
+
+    running = server.VllmServer()
+    running.llm = SimpleNamespace(generate=generate, reset_prefix_cache=lambda: asked.append("empty") or emptied)
+    server.VllmChooser.device = torch.device("cpu")
+    given = {"do": "sample", "prompts": [[3], [4]], "sampling": {"temperature": 1.0}, "eos_id": 2}
+    reply, _ = running.answer(given, {"uniforms": torch.rand(2, 4)})
+    assert asked == (["empty", "generate"] if emptied else ["empty"])
+    assert reply == (
+        {"responses": [[5], [5]]}
+        if emptied
+        else {"error": "RuntimeError: vLLM did not empty the cache of an earlier batch"}
+    )
