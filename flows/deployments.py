@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError, prints_errors
+from rlhf_core.typed import typed
 from tasks.graph.names import SUITE
 from tasks.graph.rows import backbone_names, paper_folder, papers, row_addresses
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_names
-from tasks.params.settings import typed
 from tasks.params.stages import run_settings
 from tasks.params.yaml_files import folders_of
 from tasks.running.commit import changed_since, commit_of, listed

@@ -35,7 +35,7 @@ from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import NAME, read_settings
 from tasks.params.yaml_files import page_text
 from tasks.running.commit import commit_of
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
 
 #: Value of the form that keeps the choice of the row that the recipe starts from.
 KEEP = "as it is"

@@ -22,7 +22,7 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import json_text, read_object
 from tasks.running.result_digests import RECORD, check_result

@@ -20,6 +20,7 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import typed
 from tasks.graph.check import refuse
 from tasks.graph.rows import RowSpec, models_of, papers, read_rows, selection_of
 from tasks.graph.scale import Scale
@@ -27,7 +28,6 @@ from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -17,8 +17,8 @@ from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, CODE_BENCHMARKS, 
 from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
-from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, each_once, one_of
-from tasks.params.settings import DIALOGUES, Count, InnerShare, Need, Size, benchmark_part
+from rlhf_core.typed import Checked, Count, InnerShare, Seed, Size, accepted_by, at_least, between, each_once, one_of
+from tasks.params.parts import DIALOGUES, Need, benchmark_part
 
 #: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")

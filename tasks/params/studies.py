@@ -19,11 +19,10 @@ from typing import Annotated, Any
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from rlhf_core.typed import Checked, above, each_once, one_of, typed
+from rlhf_core.typed import Checked, Count, above, each_once, one_of, typed
 from tasks.params.evaluation import METRIC_NAMES, is_metric
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
-from tasks.params.settings import Count
 
 FOLDER = Path("studies")
 #: Fields of a study's row: the row that it is like, the levels of dials in whose cells it is trained, the settings of

@@ -34,13 +34,13 @@ from rlhf_core.evaluation.judges import templates
 from rlhf_core.evaluation.judges.games import recorded_game
 from rlhf_core.evaluation.statistics import change, wilson_interval
 from rlhf_core.services import digest as request_digest
+from rlhf_core.typed import typed
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
 from tasks.reevaluation.history import records, records_folder, restore_records, restore_result
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.templates import Judge

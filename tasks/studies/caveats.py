@@ -14,11 +14,11 @@ import numpy as np
 from rlhf_core.evaluation.statistics import Floats
 from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.best_trials import TunedRow
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.numbers import WorldNumbers, compared
 from tasks.studies.records import Record, Records, is_number
 from tasks.studies.tree import OPTIMISER
-from tasks.studies.tuned import TunedRow
 
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}

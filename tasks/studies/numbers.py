@@ -16,9 +16,9 @@ import numpy as np
 
 from rlhf_core.evaluation.statistics import Floats
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.best_trials import TunedRow
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.records import Record, Records, is_number
-from tasks.studies.tuned import TunedRow
 
 #: The columns of a table of budgets behind the row's name: means over worlds and cells, core-hours in all.
 BUDGETS = ("trials", "updates", "rollouts", "tokens", "tuning, core-hours", "worlds, core-hours", "KL")

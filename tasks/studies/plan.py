@@ -16,7 +16,7 @@ from tasks.params.studies import StudySpec
 from tasks.studies.numbers import compared
 from tasks.studies.registration import TUNING
 from tasks.studies.tree import WorldTree, write_pages
-from tasks.studies.tuning import trained_kinds
+from tasks.studies.trials import trained_kinds
 from tasks.studies.world_record import WORDS
 
 

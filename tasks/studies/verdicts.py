@@ -25,11 +25,11 @@ import numpy as np
 from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
+from tasks.studies.best_trials import TunedRow, read_tuning, tuned_rows, tuning_file
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
 from tasks.studies.numbers import WorldNumbers, compared, numbers_of, weights_of
 from tasks.studies.records import Records, read_records, why_no_number
 from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
-from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
 
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.typed import typed
 from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item, result_of
 from tasks.graph.results import DIVERGED_FILE
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import typed
 from tasks.params.tuning import FILE, tuning_spec
 from tasks.running.artifacts import read_json, read_jsonl, read_object
 from tasks.running.doubtful_numbers import blank_numbers

@@ -23,11 +23,10 @@ from urllib.parse import quote
 
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
-from tasks.params.scales import is_rehearsal
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, is_rehearsal
 from tasks.running.artifacts import write_json
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
-from tasks.running.exclusive import in_turn
+from tasks.running.locks import in_turn
 from tasks.running.platform_state import read_private
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import open_client, without_passwords

@@ -22,7 +22,7 @@ from tasks.graph.rows import ROW_STAGES
 from tasks.graph.typed_settings import type_of
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, reward_training
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import digest, read_object
 from tasks.running.result_digests import exists_or_raise_if_lost

@@ -64,9 +64,9 @@ def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) 
 def test_the_report_is_written_beside_the_mirror(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     asked: list[list[str]] = []
 
-    def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
+    def run_modules(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
         asked.append([module for module, _ in calls])
         return []
 
-    without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
+    without_stages.run(monkeypatch, made, root, run_modules, full=True, seeds=(0,))
     assert asked == [["tasks.tables"], ["tasks.tracking.mirror", "tasks.report"]]

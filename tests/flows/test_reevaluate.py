@@ -15,7 +15,7 @@ from flows import reevaluate, slots
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
 from tasks.tracking.models import Registered
 from tests.small_repository import PROJECT
 

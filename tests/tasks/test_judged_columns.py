@@ -17,13 +17,13 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError
+from rlhf_core.typed import typed
 from tasks import normaliser, policy, prepare, references, reward_model, sft, tables, tokenizer
 from tasks.evaluating.sft_comparison import SftComparison
 from tasks.graph.rows import row_addresses
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl
 from tests.tasks.golden_runs import SETTINGS, SHARED
 from tests.tasks.report.fixture_results import cell_text

@@ -27,9 +27,9 @@ from tasks.params.studies import FIXED, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_json
+from tasks.studies.best_trials import Point, read_tuning, tuning_file
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.tree import OPTIMISER, ROWS, Trial, WorldTree, like_settings
-from tasks.studies.tuned import Point, read_tuning, tuning_file
 from tasks.studies.world_record import Divergence, row_run, settings_digests, stage_record
 
 Record = dict[str, Any]
