@@ -85,11 +85,11 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
 def report_page_calls(request: Request) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER)
-    on_main_page = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
-    module = "tasks.report" if on_main_page else "tasks.report.hackability" if request.paper == LABORATORY else None
-    if not request.report or module is None:
+    on_main_page, laboratory = (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER), request.paper == LABORATORY
+    if not request.report or not (laboratory or request.paper in on_main_page):
         return []
-    return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
+    page = ["--laboratory"] if laboratory else []
+    return [("tasks.report", ["--results", f"results/{request.scale}", "--out", "report", *page])]
 
 
 def run_request(

@@ -26,8 +26,9 @@ from tasks.graph.scale import Scale
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.games import BENCHMARK
-from tasks.report.outputs import ResultTree, StageOutput, stage_record
+from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.worlds import Comparison, compare, exploratory
+from tasks.running.artifacts import stage_record
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED

@@ -46,13 +46,13 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> N
 
 
 @pytest.mark.parametrize(
-    ("paper", "modules"),
-    [("par", ["tasks.report"]), ("demo", ["tasks.report"]), ("hackability", ["tasks.report.hackability"])]
+    ("paper", "pages"),
+    [("par", ["report"]), ("demo", ["report"]), ("hackability", ["--laboratory"])]
     + [(name, []) for name in ("claims", "page", "matches", "finding", "my-project")],
 )
-def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, modules: list[str]) -> None:
+def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, pages: list[str]) -> None:
     request = Request(paper, report=True)
-    assert [module for module, _ in report_page_calls(request)] == modules
+    assert [(module, words[-1]) for module, words in report_page_calls(request)] == [("tasks.report", p) for p in pages]
 
 
 def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) -> None:

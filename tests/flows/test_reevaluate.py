@@ -93,7 +93,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
+    monkeypatch.setattr(reevaluate, "read_reevaluation", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
     monkeypatch.setattr(reevaluate, "restore_records", refused)
     with pytest.raises(RewardsmithError, match="names records that neither"):
         reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))
