@@ -16,7 +16,7 @@ from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
 from tasks.studies.best_trials import TunedRow
 from tasks.studies.equal_kl import EVEN, OVER_SFT
-from tasks.studies.numbers import WorldNumbers, compared
+from tasks.studies.numbers import WorldNumbers
 from tasks.studies.records import Record, Records, is_number
 from tasks.studies.tree import OPTIMISER
 
@@ -43,7 +43,7 @@ class ComparedRows:
     @property
     def rows(self) -> tuple[str, str]:
         """Returns the row of the hypothesis and the row that it is compared with."""
-        return compared(self.spec, self.hypothesis)
+        return self.spec.compared(self.hypothesis)
 
     @cached_property
     def cells(self) -> dict[str, float]:
