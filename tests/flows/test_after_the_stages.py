@@ -40,7 +40,7 @@ def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary:
     assert tables_calls(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
 
 
-@pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone(FULL, "ran", 1.0)})])
+@pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone("ran", 1.0)})])
 def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> None:
     assert tables_calls(root, "testbed", "segment", summary) == []
 
