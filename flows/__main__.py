@@ -23,7 +23,7 @@ from rlhf_core.errors import prints_errors
 CALLS = {
     "paper": "flows.paper:run_paper",
     "study": "flows.study:study",
-    "tune": "flows.tune:tune_rows",
+    "tune": "flows.study:tune_rows",
     "worker": "flows.worker:serve",
     "adopt": "flows.recipe:adopt",
 }

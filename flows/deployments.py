@@ -19,10 +19,9 @@ from typing import Any
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.names import SUITE
 from tasks.graph.rows import backbone_names, paper_folder, papers, row_addresses
-from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import entries, read_settings
+from tasks.params.evaluation import ReevaluationSettings, read_reevaluation
+from tasks.params.pages import entries
 from tasks.params.scales import scale_names
-from tasks.params.settings import typed
 from tasks.params.stages import run_settings
 from tasks.params.yaml_files import folders_of
 from tasks.running.commit import changed_since, commit_of, listed
@@ -82,7 +81,7 @@ def reevaluation_settings(root: Path) -> ReevaluationSettings | None:
         RecipeError: settings that are not valid, such as a schedule that never comes.
     """
     file = root / REEVALUATION_SETTINGS
-    return typed(ReevaluationSettings, read_settings(file), str(REEVALUATION_SETTINGS)) if file.exists() else None
+    return read_reevaluation(file) if file.exists() else None
 
 
 def deployments(root: Path) -> list[Deployment]:

@@ -28,17 +28,17 @@ from tasks.dvc.ended_runs import mark_request_done
 from tasks.dvc.pipelines import Request
 from tasks.graph.laboratory import LABORATORY
 from tasks.graph.names import DEMO_ALL, DEMO_PAPER, SUITE, TABLES_SO_FAR, seeds_so_far
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.tracking.mirror import link_to_runs
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
 
 
-def follow_ups(root: Path, *calls: Call) -> list[str]:
+def run_modules(root: Path, *calls: Call) -> list[str]:
     """Runs modules side by side in a repository; returns what went wrong. Call it inside a flow."""
     running = RunningStages()
-    futures = [follow_up.submit(*call, number, root, running) for number, call in enumerate(calls)]
+    futures = [run_module.submit(*call, number, root, running) for number, call in enumerate(calls)]
     try:
         for future in futures:
             future.wait()
@@ -49,7 +49,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
+def run_module(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
     """Runs one module as a stage runs, with the code of this project; `number` is for its log.
 
     Raises:
@@ -85,11 +85,11 @@ def tables_calls(root: Path, scale: str, paper: str, summary: RunSummary) -> lis
 def report_page_calls(request: Request) -> list[Call]:
     """Returns the call that writes the report's page, if it was asked for and there is one."""
     # the demo is asked for without a name (SUITE) or by the name of its rows (DEMO_PAPER)
-    on_main_page = request.paper in (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER)
-    module = "tasks.report" if on_main_page else "tasks.report.hackability" if request.paper == LABORATORY else None
-    if not request.report or module is None:
+    on_main_page, laboratory = (*printed_tables.PAPERS, SUITE, DEMO_ALL, DEMO_PAPER), request.paper == LABORATORY
+    if not request.report or not (laboratory or request.paper in on_main_page):
         return []
-    return [(module, ["--results", f"results/{request.scale}", "--out", "report"])]
+    page = ["--laboratory"] if laboratory else []
+    return [("tasks.report", ["--results", f"results/{request.scale}", "--out", "report", *page])]
 
 
 def run_request(
@@ -114,7 +114,7 @@ def run_request(
     papers, dvc_files, scale = request.papers(root), request.files(root), request.scale
     tracked = papers if request.sync else ()
     # while a stage that several papers share runs, the MLflow experiment of the first paper shows it
-    live_experiment = next(iter(tracked), "") if not mirrored else ""
+    live_paper = next(iter(tracked), "") if not mirrored else ""
     summary = run_stale(
         root,
         dvc_files,
@@ -123,15 +123,15 @@ def run_request(
         seeds=request.seeds,
         pool=pool,
         remote=remote,
-        live_experiment=live_experiment,
+        live_paper=live_paper,
     )
     get_run_logger().info("%s", summary.line())
     problems = list(summary.failed.values())
     if request.report:
-        problems += follow_ups(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
+        problems += run_modules(root, *(call for one in papers for call in tables_calls(root, scale, one, summary)))
     rows = ["--rows", *mirrored] if mirrored else []
     mlflow_calls: list[Call] = [("tasks.tracking.mirror", ["--paper", one, "--scale", scale, *rows]) for one in tracked]
-    problems += follow_ups(root, *mlflow_calls, *report_page_calls(request))  # side by side
+    problems += run_modules(root, *mlflow_calls, *report_page_calls(request))  # side by side
     for one in tracked:
         if link := link_to_runs(root, one):
             key = re.sub("[^a-z0-9]+", "-", f"mlflow-{one}".lower())  # Prefect allows only these characters in a key

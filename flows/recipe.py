@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,8 +33,8 @@ from tasks.graph import dvc_files
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import NAME, read_settings
 from tasks.params.yaml_files import page_text
-from tasks.running.commit import commit_of
-from tasks.running.exclusive import only_one
+from tasks.running.commit import commit_of, git
+from tasks.running.locks import only_one
 
 #: Value of the form that keeps the choice of the row that the recipe starts from.
 KEEP = "as it is"
@@ -101,9 +100,7 @@ def worktree(root: Path, name: str, commit: str) -> Path:
 
 
 def _git(root: Path, *arguments: str) -> None:
-    call = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
+    if (done := git(root, *arguments)).returncode:
         raise RewardsmithError(f"git {arguments[0]} failed: {done.stderr.strip()}")
 
 

@@ -30,8 +30,7 @@ from flows.slots import Grant, granted
 from flows.stage_run import Command, RunningStages, noted_failure, run_command
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.dvc_files import file_name, is_checkout, resources
-from tasks.params.evaluation import ReevaluatedModel
-from tasks.reevaluation.evaluate import load_settings
+from tasks.params.evaluation import ReevaluatedModel, read_reevaluation
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered
@@ -145,7 +144,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     # the code of every record is that of a commit.
     refuse_edited_tree(tree)
     settings_path = tree / REEVALUATION_SETTINGS
-    settings = load_settings(settings_path)
+    settings = read_reevaluation(settings_path)
     # [::2] leaves out the @ of name@alias; a name alone has the alias ""
     chosen = [ReevaluatedModel(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)

@@ -52,8 +52,8 @@ from tasks.graph.stages import Stage, modules_of_files_never_run, stopped_stages
 from tasks.graph.times import expected_seconds, seconds_to_end
 from tasks.report.outputs import result_in_words
 from tasks.running.doubtful_numbers import alarm_lines, alarm_text, alarms_of, stages_with_alarms
-from tasks.running.exclusive import only_scheduler
 from tasks.running.fork_server import ForkServer
+from tasks.running.locks import only_scheduler
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
@@ -283,7 +283,7 @@ def run_stale(
     seeds: Sequence[int] = (),
     pool: str = "",
     remote: str = "",
-    live_experiment: str = "",
+    live_paper: str = "",
 ) -> RunSummary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
@@ -294,7 +294,7 @@ def run_stale(
         rows, seeds: limits the stages to these rows and seeds and the stages that they need; empty for all.
         pool: the Prefect work pool that runs the stages; empty for this machine alone.
         remote: the DVC remote by which the pool's results come.
-        live_experiment: the paper in whose MLflow experiment stages that several papers share are shown while they
+        live_paper: the paper in whose MLflow experiment stages that several papers share are shown while they
             train; empty shows no stage, and so does a pool, whose stages have their histories on other machines.
 
     Raises:
@@ -314,7 +314,7 @@ def run_stale(
             place = WorkPool(root, pool, remote, chosen) if pool else ThisMachine(root, stale, server)
             held.callback(place.close)
             log.info("%d of %d stages are stale; %s", len(stale), len(chosen), place)
-            live = LiveTracker(root, live_experiment, log) if live_experiment and not pool else None
+            live = LiveTracker(root, live_paper, log) if live_paper and not pool else None
             if live is not None:
                 held.callback(live.close)
             _Run(place, stale, expected, summary, live).run(log)

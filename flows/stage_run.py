@@ -54,7 +54,6 @@ class StageDone:
         outcome: ran, unchanged or restored. A restored result is from DVC's cache or was made by another machine.
     """
 
-    address: str
     outcome: str
     seconds: float
 
@@ -178,7 +177,7 @@ def run_stage(
         if (problem := machine.disk_problem(error, root)) is None:
             raise
         raise StageFailed(f"stage {command.address} was ended: {problem}", exit_code=1, retry=False) from None
-    return StageDone(command.address, outcome, round(time.monotonic() - started, 2))
+    return StageDone(outcome, round(time.monotonic() - started, 2))
 
 
 def run_command(

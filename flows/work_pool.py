@@ -126,7 +126,7 @@ class WorkPool:
         address = stage.address
         if known := self._patiently(running, lambda: self.results.restored(address)):
             self._patiently(running, lambda: self.results.push([address]))
-            return StageDone(address, known, 0.0)
+            return StageDone(known, 0.0)
         run = self._flow_run(stage, log)
         while not (run.state and run.state.is_final()):
             if running.cancelled:
@@ -136,7 +136,7 @@ class WorkPool:
         state, where = run.state, f"flow run {run.name} in pool '{self.name}'"
         if state.is_completed():
             if self._patiently(running, lambda: self.results.restored(address)):
-                return StageDone(address, state.message or RAN, round(run.total_run_time.total_seconds(), 2))
+                return StageDone(state.message or RAN, round(run.total_run_time.total_seconds(), 2))
             text = f"{where} is completed, and remote '{self.remote}' has no result of it"
             raise StageFailed(f"stage {address} failed: {text}", exit_code=1, retry=True)
         if state.is_failed():

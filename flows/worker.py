@@ -39,7 +39,7 @@ from tasks.graph import dvc_files as graph
 from tasks.running import machine
 from tasks.running.artifacts import RECORDED_PACKAGES
 from tasks.running.commit import changed_since, commit_of, listed
-from tasks.running.exclusive import in_turn, only_scheduler
+from tasks.running.locks import in_turn, only_scheduler
 
 #: Names the clone of a machine's worker, in its environment; the working directory without it, as in containers.
 TREE = "REWARDSMITH_TREE"

@@ -1,4 +1,5 @@
-"""A model, its optimiser and how a step is taken: in one process or data-parallel here, sharded in `rlhf_core.zero`.
+"""A model, its optimiser and how a step is taken: in one process or data-parallel here, sharded in
+`rlhf_core.deepspeed_stepper`.
 
 A model whose weights are bf16 is trained with float32 copies, whoever trains it.
 """
@@ -19,11 +20,11 @@ from rlhf_core.models.forward import tf32_backward
 from rlhf_core.models.loading import set_precision, trainable_parameters
 
 if TYPE_CHECKING:
-    from rlhf_core.zero import ZeroStepper
+    from rlhf_core.deepspeed_stepper import DeepSpeedStepper
 
 T = TypeVar("T")
 #: One trained model.
-Stepper: TypeAlias = "PlainStepper | ZeroStepper"
+Stepper: TypeAlias = "PlainStepper | DeepSpeedStepper"
 
 
 def _in_half(parameter: nn.Parameter) -> bool:
@@ -174,6 +175,6 @@ def stepper_of(
     trained = trainable_parameters(model)
     if any(map(_in_half, trained)) and not deepspeed_in_bf16():
         raise RecipeError("the backbone's precision is bf16: enable bf16 in the DeepSpeed configuration, too")
-    from rlhf_core.zero import ZeroStepper
+    from rlhf_core.deepspeed_stepper import DeepSpeedStepper
 
-    return ZeroStepper(model, optimiser(trained), max_grad_norm, _deepspeed)
+    return DeepSpeedStepper(model, optimiser(trained), max_grad_norm, _deepspeed)

@@ -78,7 +78,11 @@ def each_once(least: int = 1) -> FieldRule:
     return FieldRule(lambda value: value if least <= len(value) == len(set(value)) else _raise(says))
 
 
-#: Seeds of random generators.
+#: Numbers that settings often are; a seed is of random generators.
+Count = Annotated[int, at_least(1)]
+Size = Annotated[int, at_least(0)]
+Share = Annotated[float, between(0, 1)]
+InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 Seed = Annotated[int, at_least(0)]
 
 

@@ -35,9 +35,9 @@ from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.rewards.preference_training import score_all, score_parts
 from rlhf_core.segmentation.end_tokens import add_end_token
+from rlhf_core.typed import typed
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec, ZeroShotScale, reward_model_scale
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, reuse_training
 from tasks.running.loading import load_encoder, load_segmenter

@@ -3,7 +3,7 @@
     python -m tasks.tables --results results/testbed --paper segment --seeds 0 1 \\
         --out results/testbed/segment/tables-so-far
 
-Reads the outputs of the rows that exist and writes `tables.json` (cells, see `tasks.report.measured`),
+Reads the outputs of the rows that exist and writes `tables.json` (cells, see `tasks.report.cells`),
 `metrics.json` (flat), `curves.csv` (row, seed, step, metric, value) and `figures.json`. Rows that were not
 run stay "not run", those that stopped "stopped": nothing is filled in.
 """
@@ -19,7 +19,7 @@ from rlhf_core.published.row_map import rows_of_paper
 from tasks.graph.matrix import results_of_rows
 from tasks.params.scales import is_rehearsal
 from tasks.report import figures
-from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.cells import measured_table, verdict_counts
 from tasks.report.numbers import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json

@@ -19,9 +19,9 @@ from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import named_step
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
+from rlhf_core.typed import typed
 from tasks.evaluating.solving import rewrite_row, wrong_solutions
 from tasks.params.questions import TeacherSpec
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, record_folder, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import VerifiedRewrite

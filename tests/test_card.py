@@ -15,7 +15,7 @@ CARD = {
     "torch": "rlhf_core/models/generation.py rlhf_core/models/test_generation.py",
     "transformers": "rlhf_core/models/loading.py rlhf_core/models/test_families.py",
     "accelerate": "rlhf_core/distributed.py rlhf_core/test_distributed.py",
-    "deepspeed": "rlhf_core/zero.py rlhf_core/test_distributed.py",
+    "deepspeed": "rlhf_core/deepspeed_stepper.py rlhf_core/test_distributed.py",
     "datasets": "rlhf_core/data/sources.py rlhf_core/data/test_sources.py",
     "sklearn": "rlhf_core/evaluation/length_controlled.py rlhf_core/evaluation/test_length_controlled.py",
     "dvc": "tasks/dvc/stage_results.py tasks/test_stage_results.py",

@@ -19,10 +19,9 @@ from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
 from tasks.commands.init import SCALE
-from tasks.graph.names import split_names
+from tasks.graph.names import find_rows, split_names
 from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Page, read_page
-from tasks.report.row_runs import find_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The changelog names what there was.

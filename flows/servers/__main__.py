@@ -23,7 +23,7 @@ from flows.servers.settings import POOL, PORTS, Settings, load
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
 from tasks.running import machine
-from tasks.running.exclusive import in_turn
+from tasks.running.locks import in_turn
 from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, write_private
 
 

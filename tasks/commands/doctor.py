@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.sandbox import Sandbox, SandboxError
 from tasks.commands.options import print_table
 from tasks.commands.project_sizes import found_device
@@ -133,3 +134,31 @@ def report(root: Path) -> int:
     missing = sum(finding.state == MISSING for finding in findings)
     print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")
     return missing
+
+
+def report_scale(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: float) -> int:
+    """Prints the memory that a scale's stages need; returns how many do not fit a GPU of `gpu_gb` GiB."""
+    from rlhf_core.models.forecast import GIB, Sharding
+    from tasks.graph.rows import papers
+    from tasks.graph.scale_check import check_scale
+    from tasks.params.stages import read_deepspeed
+
+    sharding, rows, styles = Sharding.of(ranks, None if deepspeed is None else read_deepspeed(deepspeed)), [], []
+    for paper in papers(root):
+        try:
+            stages = check_scale(root, scale, sharding, paper)
+        except RecipeError as error:
+            print(f"{paper}: not checked ({error})")
+            continue
+        for one in stages:
+            trained = ", ".join(f"{name} {count / 1e9:.3f} B" for name, count in one.trained.items())
+            memory = ", ".join(f"{name} {size / GIB:.1f}" for name, size in one.gpu.items())
+            fits, hours = one.fit(gpu_gb), f"{one.gpu_hours:.0f}"
+            sizes = (f"{one.total / GIB:.1f}", fits or "too much", f"{one.host / GIB:.1f}", hours)
+            rows.append((paper, one.backbone, one.stage, trained, memory, *sizes))
+            styles.append("" if fits else "red")
+    how = "DDP, bf16" if deepspeed is None else deepspeed.name
+    print(f"{scale}: {ranks} GPU(s), {how}; GiB on each")
+    named = ("paper", "backbone", "stage", "trained parameters", "memory", "total", f"of {gpu_gb:g}", "host per rank")
+    print_table((*named, "GPU hours"), rows, styles=styles)
+    return styles.count("red")

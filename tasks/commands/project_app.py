@@ -50,14 +50,12 @@ def doctor(
 
     Example: `rewardsmith doctor --scale paper --deepspeed infra/deepspeed/zero3-offload.json --gpus 8`.
     """
+    from tasks.commands.doctor import report, report_scale
+
     if scale is not None:
-        from tasks.graph.scale_check import report as measure
-
         known_scale(scale)
-        raise typer.Exit(1 if measure(Path.cwd(), scale, deepspeed, gpus, gpu_memory) else 0)
-    from tasks.commands.doctor import report as examine
-
-    raise typer.Exit(1 if examine(Path.cwd()) else 0)
+        raise typer.Exit(1 if report_scale(Path.cwd(), scale, deepspeed, gpus, gpu_memory) else 0)
+    raise typer.Exit(1 if report(Path.cwd()) else 0)
 
 
 def graph(

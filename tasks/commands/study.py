@@ -14,7 +14,7 @@ from tasks.commands.options import InProject, Verbose, print_table
 from tasks.commands.processes import run_flow
 
 if TYPE_CHECKING:
-    from tasks.studies.tuned import TunedRow
+    from tasks.studies.best_trials import TunedRow
 
 studies = typer.Typer(no_args_is_help=True, help="Registered questions, answered over independent worlds.")
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The name of studies/STUDY.yaml.")]

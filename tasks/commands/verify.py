@@ -22,10 +22,10 @@ from typing import Any
 from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.graph.matrix import HEADLINE_ROWS
 from tasks.graph.names import DEMO_ALL
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
-from tasks.running.artifacts import json_text, read_object
-from tasks.running.result_digests import RECORD, check_result
+from tasks.running.artifacts import json_text, read_object, stage_record
+from tasks.running.result_digests import check_result
 
 #: Stages with a reference: the dvc.yaml that has them, and the committed file.
 VERIFIED = {
@@ -64,7 +64,7 @@ def stages_of(root: Path, name: str) -> dict[str, Path]:
 
 def damages(made: Mapping[str, Path]) -> Iterator[str]:
     """Yields results that are missing, changed since their stage ended, or made from others than those beside them."""
-    records = {stage: read_object(out / RECORD) for stage, out in made.items() if (out / RECORD).exists()}
+    records = {stage: record for stage, out in made.items() if (record := stage_record(out))}
     digests = {f"{RESULTS}/{stage}/result": record.get("result_digest") for stage, record in records.items()}
     for stage, out in made.items():
         if stage not in records:
@@ -81,7 +81,7 @@ def damages(made: Mapping[str, Path]) -> Iterator[str]:
 
 def stable_facts(out: Path) -> dict[str, Any]:
     """Returns what any machine gives equally of a stage: version, digests of settings, and of texts."""
-    record, result = read_object(out / RECORD), out / "result"
+    record, result = stage_record(out), out / "result"
     facts = {"version": record["version"]}
     facts |= {name: digest[:16] for name, digest in record["inputs"].items() if ".yaml" in name}
     if record["stage"] in TEXT_KINDS:

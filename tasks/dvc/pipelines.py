@@ -19,10 +19,9 @@ from tasks.graph.names import DEMO_ALL, SUITE
 from tasks.graph.rows import row_addresses
 from tasks.graph.stages import refuse_unknown_seeds
 from tasks.params.pages import page_files
-from tasks.params.scales import scale_names
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, scale_names
 from tasks.params.stages import RowsAndSeeds, RunSettings, run_settings
-from tasks.running.exclusive import only_scheduler
+from tasks.running.locks import only_scheduler
 
 
 @dataclass(frozen=True)

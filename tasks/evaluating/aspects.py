@@ -20,9 +20,9 @@ from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation.segmenters import build_segmenter
 from rlhf_core.signals import Tokens
+from rlhf_core.typed import typed
 from tasks.params.aspects import ASPECT_NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.machine import device
 from tasks.scoring.classifiers import load_text_rewards

@@ -36,10 +36,10 @@ from tasks.graph.needs import check_amount, check_positions, match, model_provid
 from tasks.graph.typed_settings import StageContext
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry
 from tasks.params.data import RealSpec, rows_of
+from tasks.params.parts import FACTS, FITTED, PAIRS, REFERENCES, SEGMENTS, TOKENS, TRUE_REWARDS, Need
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 from tasks.params.questions import QuestionsSpec
 from tasks.params.reward_model import GivenSpec, MergeSpec, ZeroShotScale, check_whole_responses
-from tasks.params.settings import FACTS, FITTED, PAIRS, REFERENCES, SEGMENTS, TOKENS, TRUE_REWARDS, Need
 
 #: The highest rank of adapters where a model's width is not known before it is loaded.
 MOST_RANK = 16384

@@ -37,7 +37,7 @@ from tasks.graph.results import HEADLINE_FILE, HEADLINES
 from tasks.graph.typed_settings import typed_settings
 from tasks.params import scales
 from tasks.params.pages import Address, read_page, read_settings
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import write_whole, yaml_text
 
 STAGES = (

@@ -20,8 +20,7 @@ from tasks.graph.names import DEMO, DEMO_ALL
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.graph.typed_settings import typed_settings
-from tasks.params.scales import scale_names
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, scale_names
 from tasks.params.stages import RUNS, RowsAndSeeds, Suite, run_settings
 
 #: The folder of the headline rows.

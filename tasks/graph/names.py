@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.params.scales import scale_names
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, scale_names
 
 #: Name of `rewardsmith run` without one: the demo; with --full, the five papers' matrices.
 SUITE = "suite"
@@ -63,40 +62,80 @@ def refuse_other_folder(root: Path) -> None:
         )
 
 
-def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
-    """Returns the paper and rows out of the names on the command line.
+def _rows_by_paper(root: Path) -> dict[str, list[str]]:
+    from tasks.graph.rows import row_addresses
+
+    return {paper: list(row_addresses(root, paper)) for paper in papers_of_repository(root)}
+
+
+def _papers_of_row(root: Path, name: str, known: Mapping[str, Collection[str]], among: Collection[str]) -> list[str]:
+    """Returns the papers that have the row which a name on the command line means, `row` or `<paper>/<row>`.
+
+    Args:
+        known: rows by paper.
+        among: papers whose rows a name without a paper may mean.
+
+    Raises:
+        RecipeError: none has it; the message names the nearest papers and rows.
+    """
+    given, _, row = name.rpartition("/")
+    if found := [paper for paper in known if row in known[paper] and paper in ([given] if given else among)]:
+        return found
+    every = {f"{paper}/{one}" if given else one for paper, rows in known.items() for one in rows}
+    near = hint(name, sorted(every if given else every | {*known}), more=3)
+    raise RecipeError(f"unknown paper or row '{name}'{near}{demo_elsewhere(root)}")
+
+
+def split_names(root: Path, names: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the one paper, and its rows, that names on the command line mean; a backbone is a row of every paper.
 
     A row is `row` or `<paper>/<row>`. Only the first name can be a paper, since a row may have a paper's name: `segment
-    segment` is that row alone. No name and `all` are the flow `suite`; `demo-all` is all headline rows.
+    segment` is that row alone. Of papers that have a row, one that is named already counts, else the first. No name and
+    `all` are the flow `suite`; `demo-all` is all headline rows.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
-    from tasks.graph.rows import backbone_names, row_addresses
+    from tasks.graph.rows import backbone_names
 
-    known_papers = papers_of_repository(root)
+    refuse_other_folder(root)
     if not names or names == [ALL]:
         return SUITE, []
     if names == [DEMO_ALL]:
         return DEMO_ALL, []
-    rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
-    backbones = backbone_names(root)
-    first = names[:1] if names[0] in known_papers else []
-    chosen = [name.rpartition("/") for name in names[len(first) :]]
-    owned = {*first, *(paper for paper, _, _ in chosen if paper in rows)}
-    for given, slash, row in chosen:
-        candidates = [given] if given else first or known_papers
-        owners = [paper for paper in candidates if row in rows.get(paper, set()) | backbones]
-        if not owners or (given and given not in rows):
-            known = {f"{paper}/{row}" if given else row for paper, found in rows.items() for row in found}
-            known |= set() if given else {*known_papers, *backbones}
-            name = f"{given}{slash}{row}"
-            where = demo_elsewhere(root)
-            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}{where}")
+    known = {paper: {*rows, *backbone_names(root)} for paper, rows in _rows_by_paper(root).items()}
+    first = names[:1] if names[0] in known else []
+    rows = names[len(first) :]
+    owned = {*first, *(paper for paper in (row.rpartition("/")[0] for row in rows) if paper in known)}
+    for row in rows:
+        owners = _papers_of_row(root, row, known, first or known)
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
-    return owned.pop(), [row for _, _, row in chosen]
+    return owned.pop(), [row.rpartition("/")[2] for row in rows]
+
+
+def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the paper and name of each row, `row` or `<paper>/<row>`; a paper's or study's name is all its rows, in
+    the order of its pages.
+
+    Raises:
+        RecipeError: an unknown row, one that several papers have, or one that is named twice.
+    """
+    known, found = _rows_by_paper(root), list[tuple[str, str]]()
+    every = {row for rows in known.values() for row in rows}
+    for name in names:
+        if name in known and name not in every:
+            found += [(name, row) for row in known[name]]
+            continue
+        owners, row = _papers_of_row(root, name, known, known), name.rpartition("/")[2]
+        if len(owners) > 1:
+            several = ", ".join(f"{paper}/{row}" for paper in owners)
+            raise RecipeError(f"several papers have a row '{name}'; name one of: {several}")
+        found.append((owners[0], row))
+    if twice := next((each for each in found if found.count(each) > 1), None):
+        raise RecipeError(f"row '{'/'.join(twice)}' is named twice; name each row once")
+    return found
 
 
 def run_options(scale: str, seeds: Iterable[int]) -> list[str]:

@@ -1,6 +1,6 @@
 """Needs of stages, held against what their inputs provide: parts, rows, positions, engines.
 
-Data and reward models provide parts, in the words of `tasks.params.settings`; settings declare by an attribute `needs`
+Data and reward models provide parts, in the words of `tasks.params.parts`; settings declare by an attribute `needs`
 what they need of them, choices by attributes of their class. `check_needs` compares the two for any stage.
 """
 
@@ -25,8 +25,7 @@ from tasks.graph.items import Item
 from tasks.graph.typed_settings import StageContext, walk
 from tasks.params.backbone import BackboneSpec
 from tasks.params.data import benchmarks_of, rows_of
-from tasks.params.reward_model import GivenSpec, MergeSpec, RewardModelSpec, ZeroShotScale
-from tasks.params.settings import (
+from tasks.params.parts import (
     CLAUSES,
     FITTED,
     PAIRS,
@@ -38,6 +37,7 @@ from tasks.params.settings import (
     Need,
     benchmark_part,
 )
+from tasks.params.reward_model import GivenSpec, MergeSpec, RewardModelSpec, ZeroShotScale
 
 #: Parts that stages of a kind need, whatever their settings say.
 OF_STAGES: Mapping[str, tuple[str, ...]] = {

@@ -24,8 +24,7 @@ from tasks.params.pages import Address, entries, page_files
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
 from tasks.params.row_parser import COMPARING, MEASURING, TRAINING, MeasuringRow, RawRow
-from tasks.params.scales import scale_entries, scale_names
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, scale_entries, scale_names
 from tasks.params.stages import run_settings
 from tasks.params.yaml_files import folders_of
 

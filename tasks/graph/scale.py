@@ -34,8 +34,7 @@ from tasks.params.data import drawn_by_seed
 from tasks.params.pages import Address, page_files, read_settings
 from tasks.params.reward_model import GivenSpec
 from tasks.params.row_parser import ROW_KINDS
-from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, STAGES, scale_entries, scale_folder, scale_names, scale_pages
 
 P = ParamSpec("P")
 T = TypeVar("T")

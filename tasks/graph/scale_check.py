@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,14 +18,14 @@ from rlhf_core.models.loading import on_meta, trainable
 from rlhf_core.models.lora import Adapter, LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import typed
 from tasks.graph.check import refuse
-from tasks.graph.rows import RowSpec, models_of, papers, read_rows, selection_of
+from tasks.graph.rows import RowSpec, models_of, read_rows, selection_of
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -215,38 +213,3 @@ def _policy(here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     stage, host = f"policy ({recipe.optimiser['kind']})", sum(h for _, h in sizes)
     spared = 0.0 if stated is False else kept - least
     return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours(), spared)
-
-
-def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: float) -> int:
-    """Prints the check; returns how many stages do not fit a GPU of `gpu_gb` GiB."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from tasks.params.stages import read_deepspeed
-
-    config = None if deepspeed is None else read_deepspeed(deepspeed)
-    stages: list[tuple[str, StageMemory]] = []
-    for paper in papers(root):
-        try:
-            stages += [(paper, stage) for stage in check_scale(root, scale, Sharding.of(ranks, config), paper)]
-        except RecipeError as error:
-            print(f"{paper}: not checked ({error})")
-    how = "DDP, bf16" if deepspeed is None else deepspeed.name
-    table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
-    named = ("paper", "backbone", "stage", "trained parameters", "memory", "total", f"of {gpu_gb:g}", "host per rank")
-    for column in (*named, "GPU hours"):
-        table.add_column(column, overflow="fold")
-    for paper, stage in stages:
-        table.add_row(
-            paper,
-            stage.backbone,
-            stage.stage,
-            ", ".join(f"{name} {count / 1e9:.3f} B" for name, count in stage.trained.items()),
-            ", ".join(f"{name} {size / GIB:.1f}" for name, size in stage.gpu.items()),
-            f"{stage.total / GIB:.1f}",
-            stage.fit(gpu_gb) or "[red]too much[/]",
-            f"{stage.host / GIB:.1f}",
-            f"{stage.gpu_hours:.0f}",
-        )
-    Console(markup=False, width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
-    return sum(not stage.fit(gpu_gb) for _, stage in stages)

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import typed
 from tasks.graph.items import Item
 from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionEntry, SelectionScale
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
@@ -35,7 +36,6 @@ from tasks.params.reward_model import (
 )
 from tasks.params.row_parser import parse_row
 from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
-from tasks.params.settings import typed
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 
 #: Makes typed settings of a mapping; the second argument is its place, for messages.

@@ -18,8 +18,8 @@ from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.consistency import SelectionRule
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES
-from rlhf_core.typed import Checked, above, at_least, between, each_once, one_of
-from tasks.params.settings import LONG_FORM, Count, Need
+from rlhf_core.typed import Checked, Count, above, at_least, between, each_once, one_of
+from tasks.params.parts import LONG_FORM, Need
 
 
 @dataclass(frozen=True)

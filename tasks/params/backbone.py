@@ -11,8 +11,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.architecture import check_architecture
 from rlhf_core.segmentation.sat import TaggerConfig
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, Seed, at_least, between, one_of
-from tasks.params.settings import TRUE_REWARDS, Count, Need, Share
+from rlhf_core.typed import Checked, Count, Seed, Share, at_least, between, one_of
+from tasks.params.parts import TRUE_REWARDS, Need
 
 #: Number formats of a backbone's weights.
 PRECISION_NAMES = ("float32", "bf16")

@@ -18,20 +18,9 @@ from rlhf_core.evaluation.harness.choice import HarnessTask
 from rlhf_core.testbed.annotator import check_annotator
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.testbed.rewards import Dials
-from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Count, InnerShare, Seed, Share, Size, accepted_by, between, one_of, typed
+from tasks.params.parts import CLAUSES, DIALOGUES, FACTS, LONG_FORM, PAIRS, TRUE_REWARDS
 from tasks.params.questions import DataSpec, QuestionsSpec, WorldNumber, seed_of_world
-from tasks.params.settings import (
-    CLAUSES,
-    DIALOGUES,
-    FACTS,
-    LONG_FORM,
-    PAIRS,
-    TRUE_REWARDS,
-    Count,
-    InnerShare,
-    Share,
-    Size,
-)
 
 #: The largest tolerated share of bad rows of a file.
 BadShare = Annotated[float, between(0, 1, open_high=True)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,8 +18,21 @@ from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, CODE_BENCHMARKS, 
 from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.protocols import PAIR_TEMPLATES, PROTOCOLS
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, Temperature
-from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, each_once, one_of
-from tasks.params.settings import DIALOGUES, Count, InnerShare, Need, Size, benchmark_part
+from rlhf_core.typed import (
+    Checked,
+    Count,
+    InnerShare,
+    Seed,
+    Size,
+    accepted_by,
+    at_least,
+    between,
+    each_once,
+    one_of,
+    typed,
+)
+from tasks.params.pages import read_settings
+from tasks.params.parts import DIALOGUES, Need, benchmark_part
 
 #: Parts of an evaluation: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code", "tasks")
@@ -214,6 +228,11 @@ class ReevaluationSettings(Checked):
     canary: Annotated[int, at_least(2)] = 64
     drift_days: Annotated[float, between(0, 36500)] = 7.0
     level: InnerShare = 0.95
+
+
+def read_reevaluation(file: Path) -> ReevaluationSettings:
+    """Reads params/reevaluation.yaml of a tree."""
+    return typed(ReevaluationSettings, read_settings(file), str(file))
 
 
 # --- names of metrics --------------------------------------------------------------------------------------------

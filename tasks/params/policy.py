@@ -15,9 +15,9 @@ from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import DURATIONS, ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.typed import Checked, check_given, init_fields, one_of, typed
+from rlhf_core.typed import Checked, Count, Size, check_given, init_fields, one_of, typed
 from tasks.params.pages import overrides
-from tasks.params.settings import Count, Need, Size, benchmark_part
+from tasks.params.parts import Need, benchmark_part
 
 #: Benchmarks on whose prompts a policy can be evaluated while it trains.
 CHECKPOINT_BENCHMARKS = ("alpaca", "held_out")

@@ -14,8 +14,8 @@ from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.testbed.tasks import ArithmeticConfig
-from rlhf_core.typed import Checked, Seed, accepted_by, between, check_given, one_of, typed
-from tasks.params.settings import QUESTIONS, TESTBED_QUESTIONS, Count, Need, Size
+from rlhf_core.typed import Checked, Count, Seed, Size, accepted_by, between, check_given, one_of, typed
+from tasks.params.parts import QUESTIONS, TESTBED_QUESTIONS, Need
 
 #: Number of a world among many independent ones.
 WorldNumber = Annotated[int, between(0, 2**40)]

@@ -22,7 +22,9 @@ from rlhf_core.shaping.choices import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import (
     Checked,
+    Count,
     Seed,
+    Share,
     above,
     accepted_by,
     between,
@@ -33,7 +35,7 @@ from rlhf_core.typed import (
     typed,
 )
 from tasks.params.pages import overrides
-from tasks.params.settings import PAIRS, TRAINED, Count, Need, Share
+from tasks.params.parts import PAIRS, TRAINED, Need
 
 #: Material that a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.recipe import Recipe, parse_recipe
-from rlhf_core.typed import Checked, each_once
-from tasks.params.settings import typed
+from rlhf_core.typed import Checked, each_once, typed
 
 
 @dataclass(frozen=True, kw_only=True)

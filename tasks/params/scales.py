@@ -19,6 +19,8 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.yaml_files import folders_of
 
+#: The scale of commands that name none; its demo rows are in the root dvc.yaml.
+DEFAULT_SCALE = "testbed"
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
 RESOURCES = "resources"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import Checked, above, each_once, typed
+from rlhf_core.typed import Checked, Count, Size, above, each_once, typed
 from tasks.params.pages import read_settings
-from tasks.params.settings import Count, Size
 
 #: The file of what is run.
 RUNS = "params.yaml"

@@ -19,11 +19,10 @@ from typing import Annotated, Any
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published.paper_claims import ClaimedPair, StatedClaim, stated_claims
 from rlhf_core.published.printed_tables import PAPERS
-from rlhf_core.typed import Checked, above, each_once, one_of, typed
+from rlhf_core.typed import Checked, Count, above, each_once, one_of, typed
 from tasks.params.evaluation import METRIC_NAMES, is_metric
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
-from tasks.params.settings import Count
 
 FOLDER = Path("studies")
 #: Fields of a study's row: the row that it is like, the levels of dials in whose cells it is trained, the settings of
@@ -210,7 +209,7 @@ class StudySpec(Checked):
         if self.claim is not None:
             raise RecipeError("a study of twins has worlds that are known before it is registered; it has no 'claim'")
         for name, hypothesis in self.hypotheses.items():
-            pair = [dict(self.rows[row]) for row in (hypothesis.row, hypothesis.than or self.main)]
+            pair = [dict(self.rows[row]) for row in self.compared(hypothesis)]
             twins = [own.pop(TWIN, False) for own in pair]
             models = [self.reward_models.get(str(own.pop("reward_model", None))) for own in pair]
             if twins[0] == twins[1] or pair[0] != pair[1] or models[0] != models[1]:
@@ -228,15 +227,16 @@ class StudySpec(Checked):
                 _named(f"{where}.{dial}", one, self.dials[dial])
 
     def _check_hypothesis(self, where: str, hypothesis: Hypothesis) -> None:
-        for name, row in (("row", hypothesis.row), ("than", hypothesis.than or self.main)):
-            _named(f"{where}.{name}", row, self.rows)
-        if hypothesis.row == (hypothesis.than or self.main):
+        row, other = self.compared(hypothesis)
+        for name, one in (("row", row), ("than", other)):
+            _named(f"{where}.{name}", one, self.rows)
+        if row == other:
             raise RecipeError(f"{where}: row '{hypothesis.row}' is compared with itself; name another by 'than'")
         self._check_levels(f"{where}.at", hypothesis.at)
         if hypothesis.over is not None:
             _named(f"{where}.over", hypothesis.over, self.dials)
         if not self.weighted_cells(hypothesis):
-            raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
+            raise RecipeError(f"{where}: no cell has both '{row}' and '{other}'")
 
     def _check_claim(self, claim: PaperClaim) -> None:
         """Refuses a claim whose hypotheses do not exist, are of another paper's rows or expect the contrary, and one
@@ -245,7 +245,7 @@ class StudySpec(Checked):
         for name in claim.tested_by:
             _named("claim.tested_by", name, self.hypotheses)
             hypothesis, where = self.hypotheses[name], f"claim.tested_by: hypothesis '{name}'"
-            for row in (hypothesis.row, hypothesis.than or self.main):
+            for row in self.compared(hypothesis):
                 if (paper := str(self.rows[row][LIKE]).partition("/")[0]) != claim.paper:
                     raise RecipeError(
                         f"{where} compares row '{row}' of paper '{paper}'; claim '{claim.id}' is of '{claim.paper}'"
@@ -266,7 +266,7 @@ class StudySpec(Checked):
 
     def _tested_pair(self, hypothesis: Hypothesis) -> ClaimedPair:
         """Returns the comparison of a hypothesis by the names of the paper's rows, the expected winner first."""
-        names = [str(self.rows[row][LIKE]).partition("/")[2] for row in (hypothesis.row, hypothesis.than or self.main)]
+        names = [str(self.rows[row][LIKE]).partition("/")[2] for row in self.compared(hypothesis)]
         first, second = names if hypothesis.side == "above" else reversed(names)
         return ClaimedPair(first, second, self.metric)
 
@@ -275,12 +275,16 @@ class StudySpec(Checked):
         in every cell and at the end of training."""
 
         def plain(hypothesis: Hypothesis) -> bool:
-            rows = [self.rows[row] for row in (hypothesis.row, hypothesis.than or self.main)]
+            rows = [self.rows[row] for row in self.compared(hypothesis)]
             own = any({*row} - {*OWN_FIELDS} or "kind" in (row.get("optimiser") or {}) for row in rows)
             return not own and hypothesis.over is None and not hypothesis.at
 
         tested = (self.hypotheses[name] for name in claim.tested_by)
         return claim.stated.pairs & {self._tested_pair(one) for one in tested if plain(one)}
+
+    def compared(self, hypothesis: Hypothesis) -> tuple[str, str]:
+        """Returns the row of a hypothesis and the row that it is compared with."""
+        return hypothesis.row, hypothesis.than or self.main
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:
@@ -303,7 +307,7 @@ class StudySpec(Checked):
         Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ...; the other dials are
         averaged over.
         """
-        rows = {hypothesis.row, hypothesis.than or self.main}
+        rows = {*self.compared(hypothesis)}
         counted = {n: c for n, c in self.cells.items() if _within(c, hypothesis.at) and rows <= {*self.rows_of(c)}}
         if hypothesis.over is None:
             return dict.fromkeys(counted, 1.0 / len(counted)) if counted else {}

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -34,13 +34,14 @@ from rlhf_core.evaluation.judges import templates
 from rlhf_core.evaluation.judges.games import recorded_game
 from rlhf_core.evaluation.statistics import change, wilson_interval
 from rlhf_core.services import digest as request_digest
-from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
+from rlhf_core.typed import typed
+from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings, read_reevaluation
 from tasks.params.pages import Address, read_settings
-from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
 from tasks.reevaluation.history import records, records_folder, restore_records, restore_result
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
+from tasks.running.result_digests import RECORD
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.templates import Judge
@@ -55,38 +56,23 @@ AGREEMENT = 0.8
 DRIFT_CHECK = "a drift check is due"
 
 
-def load_settings(path: Path) -> ReevaluationSettings:
-    """Returns the settings of a file; a RecipeError names an unknown or wrong one."""
-    return typed(ReevaluationSettings, read_settings(path), str(path))
+def inputs_of(result: Path) -> dict[str, Path]:
+    """Returns the paths of data, SFT model and evaluation settings that the record of a policy's result names.
 
-
-@dataclass(frozen=True)
-class Subject:
-    """Inputs for the evaluation of a model: paths from its record."""
-
-    result: Path
-    data: Path
-    sft: Path
-    evaluation: Path
-
-    @classmethod
-    def of(cls, result: Path) -> Subject:
-        """Returns what the record of a policy's result names.
-
-        Raises:
-            DataError: a result without the record of a policy.
-        """
-        file = result.parent / "record" / "record.json"
-        found: dict[str, Path] = {}
-        for path in map(Path, read_json(file).get("inputs", {})):
-            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
-            page = Address(path).file
-            names = {*path.parts[-4:-1], *([page.stem.split("_")[0]] if page.suffix == ".yaml" else [])}
-            found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
-        if missing := {"data", "sft", "evaluation"} - set(found):
-            problem = f"names no {', '.join(sorted(missing))} among its inputs"
-            raise DataError(problem, file=str(file), remedy="Only policies are evaluated again")
-        return cls(result, **found)
+    Raises:
+        DataError: a result without the record of a policy.
+    """
+    file = result.parent / RECORD
+    found: dict[str, Path] = {}
+    for path in map(Path, read_json(file).get("inputs", {})):
+        # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
+        page = Address(path).file
+        names = {*path.parts[-4:-1], *([page.stem.split("_")[0]] if page.suffix == ".yaml" else [])}
+        found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
+    if missing := {"data", "sft", "evaluation"} - found.keys():
+        problem = f"names no {', '.join(sorted(missing))} among its inputs"
+        raise DataError(problem, file=str(file), remedy="Only policies are evaluated again")
+    return found
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
@@ -227,8 +213,8 @@ def _reevaluate(
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 
     result, who = tree / model["result"], f"{model['name']}@{model['alias']}"
-    subject = Subject.of(result)
-    data, page = root / subject.data, Address(subject.evaluation).under(root)
+    inputs = inputs_of(result)
+    data, page = root / inputs["data"], Address(inputs["evaluation"]).under(root)
     for path in (data / "data.json", page.file):
         if not path.exists():
             raise DataError(
@@ -236,9 +222,9 @@ def _reevaluate(
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )  # fmt: skip
-    spec = typed(EvaluationConfig, read_settings(page), str(subject.evaluation))
+    spec = typed(EvaluationConfig, read_settings(page), str(inputs["evaluation"]))
     if spec.judge is None:
-        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
+        raise RecipeError(f"{inputs['evaluation']} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)
     asked = {name: value for name, value in spec.judge.items() if name != "cache_path"}
     uncached: Any = load_judge(asked, world)
@@ -255,7 +241,7 @@ def _reevaluate(
     )
     if not why:
         return {"reasons": []}
-    encoder = load_encoder(tree / subject.data, result / "model")
+    encoder = load_encoder(tree / inputs["data"], result / "model")
     evaluator = Evaluator(data, encoder, spec, None, world)
     record: dict[str, Any] = {
         "number": last["number"] + 1 if last is not None else 1,
@@ -263,7 +249,7 @@ def _reevaluate(
         "reasons": why,
         **{key: model[key] for key in ("name", "alias", "version", "digest", "result")},
         "judge": {"digest": identity, "name": uncached.name},
-        "canary": _judged_canary(evaluator, uncached, canary(folder, tree / subject.sft, settings.canary), [
+        "canary": _judged_canary(evaluator, uncached, canary(folder, tree / inputs["sft"], settings.canary), [
             each["canary"] for each in known if each["judge"]["digest"] == identity
         ], settings.level),
         "benchmarks": {},
@@ -346,7 +332,7 @@ def main(arguments: list[str] | None = None) -> int:
     lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
     with only_one(lock, f"another process evaluates {who}", "Wait for it"):
         restore_records(options.root)
-        record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
+        record = reevaluate(options.root, read_reevaluation(options.settings), model, now=time.time())
     if options.out:
         write_json(options.out, record)
     print(json.dumps({key: record[key] for key in ("reasons", "changes", "alerts") if key in record}))

@@ -18,7 +18,8 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.dvc.remote import restore_tracked
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import digest, read_json
+from tasks.running.artifacts import digest, read_json, stage_record
+from tasks.running.commit import git
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
@@ -72,8 +73,7 @@ def note_sent(folder: Path, record: int) -> None:
 
 def commits_of(root: Path, commit: str) -> list[str]:
     """Returns the commits that may know a result: its own, and later ones with changed lock files, oldest first."""
-    call = ["git", "-C", str(root), "rev-list", "--reverse", f"{commit}..HEAD", "--", "*dvc.lock", "*.dvc"]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = git(root, "rev-list", "--reverse", f"{commit}..HEAD", "--", "*dvc.lock", "*.dvc")
     return [commit, *done.stdout.split()[:LATER]] if commit and done.returncode == 0 else []
 
 
@@ -93,7 +93,7 @@ def restore_result(root: Path, result: str, wanted: str, commit: str, folder: Pa
     found = _get(root, result, wanted, commits, folder)
     record = Path(result).parent / "record"
     _get(root, record.as_posix(), None, [found], folder)
-    inputs: Mapping[str, str] = read_json(folder / record / "record.json").get("inputs", {})
+    inputs: Mapping[str, str] = stage_record(folder / record.parent).get("inputs", {})
     for path, value in inputs.items():
         if {"data", "sft"} & set(Path(path).parts):
             _get(root, path, value, [found, *commits], folder)

@@ -14,7 +14,7 @@ from tasks.graph.names import made_tables
 from tasks.graph.rows import raw_row, read_rows, row_named
 from tasks.graph.scale import Scale
 from tasks.rehearsal.tree import SEED
-from tasks.report.measured import ELSEWHERE, ITSELF, NOT_PRINTED
+from tasks.report.cells import ELSEWHERE, ITSELF, NOT_PRINTED
 from tasks.running.artifacts import read_json
 
 _BENCHMARKS = (*DIALOGUE_BENCHMARKS, *CHOICE_TASKS, *CODE_BENCHMARKS, *OFFICIAL_QUESTIONS)

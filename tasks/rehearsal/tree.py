@@ -22,8 +22,7 @@ from typing import Any
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import RecipeError
 from tasks.params.pages import read_settings
-from tasks.params.scales import KINDS, REHEARSAL, RESOURCES, STAGES, is_rehearsal, scale_entries
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, KINDS, REHEARSAL, RESOURCES, STAGES, is_rehearsal, scale_entries
 from tasks.params.stages import RUNS
 from tasks.params.yaml_files import read_mapping, yaml_text
 from tasks.rehearsal.rows import SmallRows

@@ -33,7 +33,7 @@ from tasks.report.table import (
     simple_table,
 )
 from tasks.studies.equal_kl import EVEN, OVER_SFT, curve_problem, path_of
-from tasks.studies.numbers import BUDGETS, compared, measure, row_budgets, shown_values
+from tasks.studies.numbers import BUDGETS, measure, row_budgets, shown_values
 from tasks.studies.records import record_file
 from tasks.studies.verdicts import (
     OPEN,
@@ -150,7 +150,7 @@ def _decimals(spec: StudySpec) -> int:
 
 def _measured(spec: StudySpec, hypothesis: Hypothesis) -> str:
     """Returns the quantity of a hypothesis, such as 'segment − bandit, per level of length'."""
-    parts = [" − ".join(compared(spec, hypothesis))]
+    parts = [" − ".join(spec.compared(hypothesis))]
     parts += [f"per level of {hypothesis.over}"] if hypothesis.over is not None else []
     parts += [f"{dial} {at if isinstance(at, str) else ' and '.join(at)}" for dial, at in hypothesis.at.items()]
     return ", ".join(parts)
@@ -205,7 +205,7 @@ def findings_table(state: StudyState) -> ShownTable:
 def values_by_part(state: StudyState, hypothesis: Hypothesis) -> dict[str, dict[int, float]]:
     """Returns the difference of a hypothesis' rows at each level of its dial, or in each cell without one and in their
     mean, by world."""
-    spec, (row, other) = state.spec, compared(state.spec, hypothesis)
+    spec, (row, other) = state.spec, state.spec.compared(hypothesis)
     counted, dial = list(spec.weighted_cells(hypothesis)), hypothesis.over
     if dial is None:
         parts = {", ".join(spec.cells[name].values()): [name] for name in counted}
@@ -245,7 +245,7 @@ def effects_picture(study: AtlasStudy) -> Picture | None:
     if study.state is None or study.primary is None or study.primary.effect is None:
         return None
     spec, hypothesis = study.state.spec, study.primary.hypothesis
-    panels = [_panel(" − ".join(compared(spec, hypothesis)), spec, values_by_part(study.state, hypothesis))]
+    panels = [_panel(" − ".join(spec.compared(hypothesis)), spec, values_by_part(study.state, hypothesis))]
     found = {one.name: one.values for one in study.state.findings if one.effect is not None}
     panels += [_panel("All hypotheses", spec, found)] if len(found) > 1 else []
     caption = f"Means over {spec.worlds} worlds with 95 % intervals of one hypothesis alone."

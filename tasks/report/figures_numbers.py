@@ -10,8 +10,8 @@ from rlhf_core.evaluation.worlds import over_worlds
 from tasks.report.figure_data import Drawing, Panel, Series, mean_series
 from tasks.report.figures_texts import TASKS, examples, token_spans
 from tasks.report.numbers import steps_to_answer
-from tasks.report.outputs import stage_record
 from tasks.report.worlds import Mean, mean_and_standard_error, mean_of
+from tasks.running.artifacts import stage_record
 
 #: Half of a 95 % interval in standard errors.
 HALF = 1.96

@@ -1,13 +1,10 @@
 """The comparison of mitigations under rewards with flaws, as one self-contained page.
 
-    python -m tasks.report.hackability --results results/testbed --out report/
-
 Reads what the rows of params/hackability/ left in `<results>/hackability/policy/`; what was not run says so.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +15,7 @@ from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, m
 from tasks.params.pages import entries, read_settings
 from tasks.report.charts import PALETTE, panels_svg
 from tasks.report.figure_data import Panel, Series, curve
-from tasks.report.outputs import ResultTree, StageOutput, provenance, stage_record
+from tasks.report.outputs import ResultTree, StageOutput, provenance
 from tasks.report.page import Fold, Picture, ReportPage, Section, Text, write_page
 from tasks.report.table import (
     ShownTable,
@@ -29,7 +26,7 @@ from tasks.report.table import (
     simple_table,
 )
 from tasks.report.worlds import Mean, mean_of
-from tasks.running.stage import run_main
+from tasks.running.artifacts import stage_record
 
 WIN_RATE, PROXY_GAIN, ONSET = "win_rate_vs_sft", "hacking/proxy_gain", "hacking/onset_step"
 #: Columns of a reward's table: heading, metric, decimals. Those of the final evaluation are measured on all prompts;
@@ -223,24 +220,15 @@ def write_comparison(found: Laboratory, out: Path) -> Path:
     return write_page(laboratory_page(found), out / f"{LABORATORY}.html")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Writes the page of every row there is."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.report.hackability",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--results", type=Path, required=True, help="results of one scale: results/testbed")
-    parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html")
-    options = parser.parse_args(arguments)
-    root, scale = options.results.resolve().parent.parent, options.results.name
-    found = sorted((options.results / LABORATORY / "policy").glob("*/*/result/metrics.json"))
+def write_laboratory(results: Path, out: Path) -> Path:
+    """Writes the page of every row of a scale's results that has run; returns its path.
+
+    Raises:
+        DataError: none has.
+    """
+    root = results.resolve().parent.parent
+    found = sorted((results / LABORATORY / "policy").glob("*/*/result/metrics.json"))
     if not found:
-        raise DataError("no row of the laboratory has run here", file=str(options.results))
+        raise DataError("no row of the laboratory has run here", file=str(results))
     seeds = sorted({int(path.parts[-3]) for path in found})
-    made = compare(root, scale, known_rows(root), list(mitigation_titles(root)), seeds)
-    print(f"report: {write_comparison(made, options.out)}")
-
-
-if __name__ == "__main__":
-    run_main(main)
+    return write_comparison(compare(root, results.name, known_rows(root), list(mitigation_titles(root)), seeds), out)

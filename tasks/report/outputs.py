@@ -21,12 +21,6 @@ from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 
-def stage_record(out: Path) -> dict[str, Any]:
-    """Returns `record/record.json` of a stage's folder; empty where there is none."""
-    path = out / "record" / "record.json"
-    return read_object(path) if path.exists() else {}
-
-
 def provenance(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Returns commits (with a plus where files were changed), devices, days and time of records, as texts by name."""
     days = sorted(str(record["started"])[:10] for record in records if record.get("started"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import printed_tables
-from tasks.report.measured import ELSEWHERE, measured_table
+from tasks.report.cells import ELSEWHERE, measured_table
 from tasks.report.outputs import ResultTree
 from tasks.report.table import (
     ShownTable,

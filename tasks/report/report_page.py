@@ -12,19 +12,18 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import printed_tables
 from tasks.graph.names import DEMO_PAPER, made_tables
-from tasks.params.scales import is_rehearsal
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, is_rehearsal
 from tasks.params.stages import RUNS, run_settings
+from tasks.report.cells import verdict_counts
 from tasks.report.comparison import curves, numbers
 from tasks.report.figure_parts import figure_section
 from tasks.report.figures import recorded_figures
-from tasks.report.measured import verdict_counts
-from tasks.report.outputs import ResultTree, provenance, stage_record
+from tasks.report.outputs import ResultTree, provenance
 from tasks.report.page import Bullets, Fold, ReportPage, Section, Text, Tiles, code, counted, label, link
 from tasks.report.paper_tables import paper_table, printed_rows, run_anchor, shown_columns, table_notes, was_run
 from tasks.report.row_runs import RowsCompared, compare_rows
 from tasks.report.table import VERDICTS, ShownTable, TableCell, TableColumn, TableRow, simple_table
-from tasks.running.artifacts import read_object
+from tasks.running.artifacts import read_object, stage_record
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 
 REHEARSED = (

@@ -19,15 +19,16 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.graph.names import demo_elsewhere, papers_of_repository, run_options
+from tasks.graph.names import demo_elsewhere, find_rows, run_options
 from tasks.graph.results import DIVERGED_FILE, stopped
 from tasks.graph.rows import RowSpec, backbone_names, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.games import BENCHMARK
-from tasks.report.outputs import ResultTree, StageOutput, stage_record
+from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.worlds import Comparison, compare, exploratory
+from tasks.running.artifacts import stage_record
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED
@@ -96,33 +97,6 @@ class RowsCompared:
     metric: str
     rows: tuple[RowRuns, ...]
     caveats: tuple[str, ...]
-
-
-def find_rows(root: Path, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the paper and name of each row, `row` or `<paper>/<row>`; a paper's or study's name is all its rows, in
-    the order of its pages.
-
-    Raises:
-        RecipeError: an unknown row, one that several papers have, or one that is named twice.
-    """
-    known = {paper: list(row_addresses(root, paper)) for paper in papers_of_repository(root)}
-    every = [(paper, row) for paper, rows in known.items() for row in rows]
-    found: list[tuple[str, str]] = []
-    for name in names:
-        paper, _, row = name.rpartition("/")
-        matches = [each for each in every if each[1] == row and paper in ("", each[0])]
-        if not matches and name in known:
-            matches = [(name, row) for row in known[name]]
-        elif not matches:
-            spelled = [f"{paper}/{row}" for paper, row in every] if paper else [row for _, row in every]
-            raise RecipeError(f"unknown row '{name}'{hint(name, sorted({*spelled, *known}), more=3)}")
-        elif len(matches) > 1:
-            several = ", ".join("/".join(each) for each in matches)
-            raise RecipeError(f"several papers have a row '{name}'; name one of: {several}")
-        found += matches
-    if twice := next((each for each in found if found.count(each) > 1), None):
-        raise RecipeError(f"row '{'/'.join(twice)}' is named twice; name each row once")
-    return found
 
 
 def stage_of(row: RowSpec) -> tuple[str, str, str]:

@@ -34,7 +34,7 @@ from rlhf_core.models.vllm.environment import deaths, installed
 from tasks.graph.results import HEADLINE_FILE, HEADLINES, STOPPED_FILE, write_headlines
 from tasks.params.pages import Address, settings_digest
 from tasks.running.commit import changed_since, commit_of
-from tasks.running.result_digests import check_content, digests_of, file_digest
+from tasks.running.result_digests import RECORD, check_content, digests_of, file_digest
 from tasks.running.variables import arithmetic
 
 #: The folder of the packages that run.
@@ -100,6 +100,11 @@ def read_object(path: Path | str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError("is not an object with names", file=str(path), remedy="Re-run its stage")
     return value
+
+
+def stage_record(out: Path) -> dict[str, Any]:
+    """Returns the record that a stage left in its output directory; empty where there is none."""
+    return read_object(out / RECORD) if (out / RECORD).exists() else {}
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -36,7 +36,7 @@ from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State, restoring
 from tasks.running import variables
 from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, source_digest, stage_output
-from tasks.running.exclusive import in_turn
+from tasks.running.locks import in_turn
 from tasks.running.machine import device
 from tasks.running.progress import FILE, REUSED, WORK, LiveHistory, run_folder
 

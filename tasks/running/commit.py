@@ -12,10 +12,15 @@ from rlhf_core.errors import RewardsmithError
 CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "constraints.txt")
 
 
+def git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs git in a tree; returns its exit status and what it printed."""
+    call = ["git", "-C", str(root), *words]
+    return subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
 def commit_of(root: Path) -> str:
     """Returns the tree's commit; empty outside git."""
-    call = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = git(root, "rev-parse", "HEAD")
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -24,8 +29,7 @@ def changed_since(root: Path, commit: str, also: Sequence[str] = ()) -> list[str
     new and not ignored."""
     found: list[str] = []
     for call in (("diff", "--name-only", commit), ("ls-files", "--others", "--exclude-standard")):
-        whole = ["git", "-C", str(root), *call, "--", *CODE, *also]
-        done = subprocess.run(whole, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = git(root, *call, "--", *CODE, *also)
         if done.returncode:
             raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
         found += done.stdout.splitlines()

@@ -16,7 +16,7 @@ from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.segmentation.segmenters import SEGMENTERS, build_segmenter, segmenter_class
 from rlhf_core.segmentation.segments import Segmenter
-from tasks.params.settings import typed
+from rlhf_core.typed import typed
 from tasks.running.artifacts import read_json, read_object
 from tasks.running.machine import device
 

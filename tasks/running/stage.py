@@ -33,10 +33,11 @@ from rlhf_core.errors import (
     UserCodeError,
     path_error,
 )
+from rlhf_core.typed import typed
 from tasks import GC_THRESHOLD
 from tasks.graph.results import stopped
 from tasks.params.pages import Address, read_settings
-from tasks.params.settings import DEFAULT_SCALE, typed
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.running.artifacts import Stopped, check_version, stage_output
 from tasks.running.launch import launch, launched_processes, prepare_process
 from tasks.running.variables import (

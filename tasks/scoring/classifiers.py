@@ -30,7 +30,7 @@ from rlhf_core.rollout import RolloutBatch
 from rlhf_core.signals import Sequence as SequenceSignal
 from rlhf_core.signals import SignalType
 from rlhf_core.stepper import freeze
-from tasks.params.settings import typed
+from rlhf_core.typed import typed
 from tasks.running.artifacts import read_json, write_json
 from tasks.running.machine import device
 

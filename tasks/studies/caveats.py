@@ -14,11 +14,11 @@ import numpy as np
 from rlhf_core.evaluation.statistics import Floats
 from rlhf_core.evaluation.worlds import Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.best_trials import TunedRow
 from tasks.studies.equal_kl import EVEN, OVER_SFT
-from tasks.studies.numbers import WorldNumbers, compared
+from tasks.studies.numbers import WorldNumbers
 from tasks.studies.records import Record, Records, is_number
 from tasks.studies.tree import OPTIMISER
-from tasks.studies.tuned import TunedRow
 
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}
@@ -43,7 +43,7 @@ class ComparedRows:
     @property
     def rows(self) -> tuple[str, str]:
         """Returns the row of the hypothesis and the row that it is compared with."""
-        return compared(self.spec, self.hypothesis)
+        return self.spec.compared(self.hypothesis)
 
     @cached_property
     def cells(self) -> dict[str, float]:

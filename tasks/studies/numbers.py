@@ -16,9 +16,9 @@ import numpy as np
 
 from rlhf_core.evaluation.statistics import Floats
 from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.best_trials import TunedRow
 from tasks.studies.equal_kl import at_kl
 from tasks.studies.records import Record, Records, is_number
-from tasks.studies.tuned import TunedRow
 
 #: The columns of a table of budgets behind the row's name: means over worlds and cells, core-hours in all.
 BUDGETS = ("trials", "updates", "rollouts", "tokens", "tuning, core-hours", "worlds, core-hours", "KL")
@@ -82,17 +82,12 @@ def measure(metric: str, kl: float) -> str:
     return f"{metric}@{kl:g}"
 
 
-def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
-    """Returns the row of a hypothesis and the row that it is compared with."""
-    return hypothesis.row, hypothesis.than or spec.main
-
-
 def weights_of(spec: StudySpec, hypothesis: Hypothesis) -> dict[tuple[str, str], float]:
     """Returns the weights of cells and rows, by which a world's numbers add up to that of a hypothesis."""
     return {
         (cell, row): sign * weight
         for cell, weight in spec.weighted_cells(hypothesis).items()
-        for sign, row in zip((1, -1), compared(spec, hypothesis), strict=True)
+        for sign, row in zip((1, -1), spec.compared(hypothesis), strict=True)
     }
 
 

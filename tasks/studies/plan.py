@@ -13,10 +13,9 @@ from tasks.params.evaluation import is_metric, needed_parts
 from tasks.params.pages import read_settings
 from tasks.params.questions import QuestionsSpec
 from tasks.params.studies import StudySpec
-from tasks.studies.numbers import compared
 from tasks.studies.registration import TUNING
 from tasks.studies.tree import WorldTree, write_pages
-from tasks.studies.tuning import trained_kinds
+from tasks.studies.trials import trained_kinds
 from tasks.studies.world_record import WORDS
 
 
@@ -30,7 +29,7 @@ def check_study(root: Path, name: str, spec: StudySpec) -> Counter[str]:
     """
     kinds = trained_kinds(root, name, spec)
     for hypothesis_name, hypothesis in spec.hypotheses.items():
-        rows = sorted(compared(spec, hypothesis), key=lambda row: row not in kinds)
+        rows = sorted(spec.compared(hypothesis), key=lambda row: row not in kinds)
         if (rows[0] in kinds) != (rows[1] in kinds):
             raise RecipeError(
                 f"study '{name}': hypotheses.{hypothesis_name} compares '{rows[0]}', which trains a policy, with "
@@ -76,7 +75,7 @@ def _check_different(world: WorldTree, cell: str) -> None:
         inputs = {name: str(value) for name, value in item.arguments.items() if name != "row"}
         found[row] = [item.module, str(item.seed), json.dumps([own, inputs], sort_keys=True, default=str)]
     for name, hypothesis in world.spec.hypotheses.items():
-        row, other = compared(world.spec, hypothesis)
+        row, other = world.spec.compared(hypothesis)
         if row in found and other in found and found[row] == found[other]:
             raise RecipeError(
                 f"study '{world.study}': hypotheses.{name} compares '{row}' with '{other}', which has the same "

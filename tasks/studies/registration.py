@@ -8,14 +8,13 @@ the study's commit is an ancestor of the record's (or the same): then the questi
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.params.studies import FOLDER, read_study
 from tasks.running.artifacts import PROJECT
-from tasks.running.commit import changed_since, commit_of, listed
+from tasks.running.commit import changed_since, commit_of, git, listed
 
 #: Seeds of registered worlds: from the first number on, below the second.
 FIRST_REGISTERED, END_REGISTERED = 10**6, 2**31 - 10**6
@@ -72,25 +71,20 @@ def digest_of(file: Path) -> str:
 
 def introduced_by(root: Path, file: str) -> str | None:
     """Returns the commit that introduced a file's present content; None where the file is not committed as it is."""
-    if _git(root, "diff", "--quiet", "HEAD", "--", file).returncode:
+    if git(root, "diff", "--quiet", "HEAD", "--", file).returncode:
         return None
-    return _git(root, "log", "-1", "--format=%H", "--", file).stdout.strip() or None
+    return git(root, "log", "-1", "--format=%H", "--", file).stdout.strip() or None
 
 
 def why_not_before(root: Path, earlier: str, later: str) -> str | None:
     """Returns why nothing shows that a commit came before a later one, in words; None where it did."""
-    status = _git(root, "merge-base", "--is-ancestor", earlier, later).returncode
+    status = git(root, "merge-base", "--is-ancestor", earlier, later).returncode
     if status <= 1:
         return None if status == 0 else f"commit {later[:10]} does not follow commit {earlier[:10]}"
     return (
         f"commit {later[:10]} is not in this clone; fetch the whole history with `git fetch --unshallow`, and never "
         "squash or rebase a study"
     )
-
-
-def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    call = ["git", "-C", str(root), *words]
-    return subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 def check_tuning_seed(seed: int) -> None:

@@ -26,8 +26,7 @@ from tasks.graph.items import Graph, Item
 from tasks.graph.rows import papers, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import entries, merge, page_files, read_settings
-from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, OF_STUDIES, TWIN, StudySpec
 from tasks.params.tuning import FILE as TUNING_FILE

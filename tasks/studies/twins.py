@@ -15,7 +15,6 @@ import numpy as np
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.worlds import Calibration, calibration_of_p_values, standardised_p
 from tasks.params.evaluation import is_metric
-from tasks.studies.numbers import compared
 from tasks.studies.records import why_no_number
 from tasks.studies.verdicts import StudyState
 
@@ -63,7 +62,7 @@ def twin_tests(state: StudyState) -> tuple[TwinTest, ...]:
 def _tested(state: StudyState, metric: str) -> TwinTest:
     squares: list[float] = []
     p_values: list[float] = []
-    pairs = [(cell, *compared(state.spec, one)) for one in state.spec.hypotheses.values()
+    pairs = [(cell, *state.spec.compared(one)) for one in state.spec.hypotheses.values()
              for cell in state.spec.weighted_cells(one)]  # fmt: skip
     try:
         for cell, *pair in dict.fromkeys(pairs):

@@ -25,11 +25,11 @@ import numpy as np
 from rlhf_core.evaluation.statistics import gatekept, holm
 from rlhf_core.evaluation.worlds import ALPHA, Effect, over_worlds
 from tasks.params.studies import Hypothesis, StudySpec, read_study
+from tasks.studies.best_trials import TunedRow, read_tuning, tuned_rows, tuning_file
 from tasks.studies.caveats import Caveat, ComparedRows, caveats_of
-from tasks.studies.numbers import WorldNumbers, compared, numbers_of, weights_of
+from tasks.studies.numbers import WorldNumbers, numbers_of, weights_of
 from tasks.studies.records import Records, read_records, why_no_number
 from tasks.studies.registration import Registration, introduced_by, registration_of, why_not_before
-from tasks.studies.tuned import TunedRow, read_tuning, tuned_rows, tuning_file
 
 #: Reason why a hypothesis beside the primary one is not tested.
 NOT_TESTED = "not tested, since the primary hypothesis is not significant"
@@ -208,7 +208,7 @@ def _word(
     spec: StudySpec, hypothesis: Hypothesis, effect: Effect | None, p: float, within: bool, broken: set[str]
 ) -> Word:
     if effect is not None and effect.reason is None and p < ALPHA:
-        row, other = compared(spec, hypothesis)
+        row, other = spec.compared(hypothesis)
         losing = {row, other} if hypothesis.over is not None else {other if effect.estimate > 0 else row}
         if (effect.estimate > 0) != (hypothesis.side == "above"):
             return "broken" if losing & broken else "contradicted"
@@ -222,7 +222,7 @@ def caveat_groups(spec: StudySpec, findings: Sequence[StudyFinding]) -> dict[str
     cells = {finding.name: len(spec.weighted_cells(finding.hypothesis)) for finding in findings}
     texts: dict[tuple[str, str], str] = {}
     for finding in sorted(findings, key=lambda one: -cells[one.name]):
-        pair = " less ".join(compared(spec, finding.hypothesis))
+        pair = " less ".join(spec.compared(finding.hypothesis))
         for caveat in finding.caveats:
             texts.setdefault((pair, caveat.about), caveat.text)
     groups: dict[str, list[str]] = {}

@@ -11,21 +11,21 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.typed import typed
 from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item, result_of
 from tasks.graph.results import DIVERGED_FILE
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import typed
 from tasks.params.tuning import FILE, tuning_spec
-from tasks.running.artifacts import read_json, read_jsonl, read_object
+from tasks.running.artifacts import read_json, read_jsonl, read_object, stage_record
 from tasks.running.doubtful_numbers import blank_numbers
 from tasks.running.result_digests import exists_or_raise_if_lost
 from tasks.studies.records import PILOT, VERDICT
@@ -102,7 +102,7 @@ def world_record(
             if item.module == "check":
                 continue
             row, failure = names.get(item.out), diverged.get(f"{file}:{item.stage}")
-            machine = machine or ({} if failure else stage_record(world.tree, item))
+            machine = machine or ({} if failure else stage_record(world.tree / item.out))
             if row is None:
                 found["above"][f"{item.module}/{item.name}"] = _stage_run(world.tree, item, failure)
             else:
@@ -118,11 +118,6 @@ def world_record(
     }
 
 
-def stage_record(tree: Path, item: Item) -> dict[str, Any]:
-    """Returns the record that a stage left beside its result."""
-    return read_object(tree / item.out / "record" / "record.json")
-
-
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns numbers rounded to seven digits; of those that are not finite, their names as texts."""
     return {k: float(f"{v:.7g}") if math.isfinite(v) else str(v) for k, v in values.items()}
@@ -132,7 +127,7 @@ def _stage_run(tree: Path, item: Item, failure: Divergence | None) -> dict[str, 
     """Returns what one stage left: its metrics (or why there are none), its digest and seconds."""
     if failure is not None:
         return {"result": None, "seconds": failure.seconds, "diverged": failure.reason}
-    result, record = tree / result_of(item), stage_record(tree, item)
+    result, record = tree / result_of(item), stage_record(tree / item.out)
     found: dict[str, Any] = {"result": record["result_digest"], "seconds": record["seconds"]}
     if (result / "stopped.json").exists():
         return found | {"stopped": read_object(result / "stopped.json")["reason"]}
@@ -233,9 +228,8 @@ def _origins(world: WorldTree, cell: str) -> dict[str, dict[str, str]]:
             settings = read_settings(Address(str(item.arguments["evaluation"])).under(world.tree))
             found[row]["evaluation"] = _digest(json.dumps(settings, sort_keys=True, default=str))
         for name in ("data", "sft"):
-            record = (world.tree / str(item.arguments.get(name))).parent / "record" / "record.json"
-            if record.exists():
-                found[row][name] = read_json(record)["result_digest"]
+            if record := stage_record((world.tree / str(item.arguments.get(name))).parent):
+                found[row][name] = record["result_digest"]
     return found
 
 
@@ -245,14 +239,13 @@ def settings_digests(world: WorldTree, cell: str) -> dict[str, str]:
 
     No world's seed and no tuned value is a part: a row has one digest in all worlds of a study, in its tuning as well.
     """
-    items = {result_of(item): item for item in world.items(cell)}
     spaces = tuning_spec(world.tree).spaces if (world.tree / FILE).exists() else {}
     found = {}
     for row, item in world.stages(cell).items():
         own = read_settings(Address(str(item.arguments["row"])).under(world.tree)) if "row" in item.arguments else {}
         tuned = {*spaces.get(own.get(OPTIMISER, {}).get("kind"), ())} - {*world.spec.fixed(world.trial_of[row][0])}
         parts = []
-        for one in _with_those_above(item, items):
+        for one in (one for one in item.with_all_above() if one.module != "check"):
             left_out = {DRAWN.get(one.module), *(WORDS if one is item else ())}
             settings = []
             for address in one.addresses:
@@ -265,23 +258,6 @@ def settings_digests(world: WorldTree, cell: str) -> dict[str, str]:
             parts.append(json.dumps([one.module, version, settings], sort_keys=True, default=str))
         found[row] = _digest("\n".join(sorted(parts)))
     return found
-
-
-def _with_those_above(item: Item, items: Mapping[str, Item]) -> Iterable[Item]:
-    """Returns a stage and every stage whose result it reads, directly or not.
-
-    Args:
-        items: stages by the folder of their result.
-    """
-    reached: dict[str, Item] = {}
-    ahead = [item]
-    while ahead:
-        one = ahead.pop()
-        reached[one.out] = one
-        values = (value if isinstance(value, tuple) else (value,) for value in one.arguments.values())
-        needed = [items[str(value)] for several in values for value in several if str(value) in items]
-        ahead += [above for above in needed if above.out not in reached]
-    return reached.values()
 
 
 def _digest(text: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,11 +22,11 @@ from urllib.parse import quote
 
 from rlhf_core.errors import RewardsmithError, prints_errors
 from tasks.graph.rows import ROW_STAGES
-from tasks.params.scales import is_rehearsal
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE, is_rehearsal
 from tasks.running.artifacts import write_json
+from tasks.running.commit import git
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
-from tasks.running.exclusive import in_turn
+from tasks.running.locks import in_turn
 from tasks.running.platform_state import read_private
 from tasks.running.variables import refuse_bad_address
 from tasks.tracking.databases import open_client, without_passwords
@@ -70,8 +69,7 @@ def store_folder(root: Path) -> Path:
     platform = os.environ.get("REWARDSMITH_PLATFORM")  # .work/platform
     if platform:
         return Path(platform).parent
-    call = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = git(root, "rev-parse", "--path-format=absolute", "--git-common-dir")
     common = Path(done.stdout.strip())
     return (common.parent if done.returncode == 0 and common.name == ".git" else root) / ".work"
 

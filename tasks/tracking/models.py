@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.tracking.model_folder import FOLDER
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}

@@ -22,9 +22,9 @@ from tasks.graph.rows import ROW_STAGES
 from tasks.graph.typed_settings import type_of
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, reward_training
-from tasks.params.settings import DEFAULT_SCALE
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, read_object
+from tasks.running.artifacts import digest, read_object, stage_record
 from tasks.running.result_digests import exists_or_raise_if_lost
 
 #: Kinds of stages whose results are runs.
@@ -115,8 +115,7 @@ def _tracked(root: Path, address: str, stage: Mapping[str, Any]) -> TrackedStage
 def outcome_of(root: Path, stage: TrackedStage) -> RowOutcome | None:
     """Returns the result of a stage, or its failure; None where it has neither."""
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage.address)}.json"
-    record_file, result = stage.out / "record" / "record.json", stage.out / "result"
-    record = read_object(record_file) if record_file.exists() else {}
+    record, result = stage_record(stage.out), stage.out / "result"
     if exists_or_raise_if_lost(result / "metrics.json"):
         return RowOutcome(stage, record.get("result_digest") or digest(result), record)
     if (reason := stopped(result)) is not None:

@@ -40,19 +40,19 @@ def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary:
     assert tables_calls(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
 
 
-@pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone(FULL, "ran", 1.0)})])
+@pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone("ran", 1.0)})])
 def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> None:
     assert tables_calls(root, "testbed", "segment", summary) == []
 
 
 @pytest.mark.parametrize(
-    ("paper", "modules"),
-    [("par", ["tasks.report"]), ("demo", ["tasks.report"]), ("hackability", ["tasks.report.hackability"])]
+    ("paper", "pages"),
+    [("par", ["report"]), ("demo", ["report"]), ("hackability", ["--laboratory"])]
     + [(name, []) for name in ("claims", "page", "matches", "finding", "my-project")],
 )
-def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, modules: list[str]) -> None:
+def test_only_papers_with_a_page_have_one_and_no_folder_named_like_a_module(paper: str, pages: list[str]) -> None:
     request = Request(paper, report=True)
-    assert [module for module, _ in report_page_calls(request)] == modules
+    assert [(module, words[-1]) for module, words in report_page_calls(request)] == [("tasks.report", p) for p in pages]
 
 
 def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_folder_that_is_none_of_the_five_papers_has_no_tables(tmp_path: Path) 
 def test_the_report_is_written_beside_the_mirror(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     asked: list[list[str]] = []
 
-    def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
+    def run_modules(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
         asked.append([module for module, _ in calls])
         return []
 
-    without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
+    without_stages.run(monkeypatch, made, root, run_modules, full=True, seeds=(0,))
     assert asked == [["tasks.tables"], ["tasks.tracking.mirror", "tasks.report"]]

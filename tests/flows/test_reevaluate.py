@@ -15,7 +15,7 @@ from flows import reevaluate, slots
 from rlhf_core.errors import RewardsmithError
 from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
 from tasks.tracking.models import Registered
 from tests.small_repository import PROJECT
 
@@ -93,7 +93,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
+    monkeypatch.setattr(reevaluate, "read_reevaluation", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
     monkeypatch.setattr(reevaluate, "restore_records", refused)
     with pytest.raises(RewardsmithError, match="names records that neither"):
         reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))

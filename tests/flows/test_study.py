@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from flows import tune
-from flows.study import study, train_worlds
+from flows.study import study, train_worlds, tune_rows
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.params.studies import read_study
-from tasks.running.exclusive import only_one
+from tasks.running.locks import only_one
 from tasks.studies.records import is_number, read_record
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
@@ -84,7 +83,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> tupl
     root = create(tmp_path_factory.mktemp("study") / "tree")
     write_yaml(root / "params" / "tuning.yaml", SPACES)
     committed(root, TUNED)
-    printed = flow(root, "tune", trials=2, keep=True)
+    printed = flow(root, "tune", trials=2, seeds=[100], keep=True)
     shutil.copytree(root / ".work" / "tuning" / "tiny", root / ".work" / "studies" / "tiny")
     return root, printed
 
@@ -106,7 +105,7 @@ def test_a_study_is_tuned_once(tuned: tuple[Path, str], monkeypatch: pytest.Monk
         assert "gradient norm nan" in trial["runs"]["100"]["as-it-is"]["diverged"]
 
     monkeypatch.chdir(root)
-    monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("a trial would run again"))
+    monkeypatch.setattr("flows.study.tune", lambda *_: pytest.fail("a trial would run again"))
     stages = {**TUNED["settings"]["stages"], "reward_model": {**TINY, "epochs": 3}}
     for content, refusal in (
         ({"settings": {**TUNED["settings"], "stages": stages}}, "was of other settings of the row, its data or what"),
@@ -115,7 +114,7 @@ def test_a_study_is_tuned_once(tuned: tuple[Path, str], monkeypatch: pytest.Monk
     ):
         write_yaml(root / "studies" / "tiny.yaml", TUNED | content)
         with pytest.raises(RewardsmithError, match=refusal):
-            tune.tune_rows("tiny", trials=2, write=True)
+            tune_rows("tiny", trials=2, seeds=[100], write=True)
     assert not (root / ".work" / "tuning" / "tiny").exists()
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows import tune
 from flows.scheduler import RunFailed, RunSummary
+from flows.study import run_trials
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.tuning import Record, TuningPlan, record_to_continue, tuning_plan
+from tasks.studies.trials import Record, TuningPlan, record_to_continue, tuning_plan
 from tests.flows.test_study import SPACES, TUNED
 from tests.small_repository import create, write_yaml
 
@@ -26,7 +26,7 @@ BANDIT, DPO = (f"{PIPELINE}:policy-segment-tiny-{row}-t0-100" for row in ("bandi
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = create(tmp_path / "tree")
     write_yaml(made / "params" / "tuning.yaml", SPACES)
-    monkeypatch.setattr(tune, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
+    monkeypatch.setattr("flows.study.get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     return made
 
 
@@ -35,8 +35,8 @@ def tried(root: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], summary:
     spec: StudySpec = typed(StudySpec, TUNED, "studies/tiny.yaml")
     plan: TuningPlan = tuning_plan(root, "tiny", spec, 1)
     record = record_to_continue(root, plan, [100])
-    monkeypatch.setattr(tune, "run_stale", lambda *_: summary)
-    tune.run_trials(root, plan, record, 100, [(row, 0) for row in rows])
+    monkeypatch.setattr("flows.study.run_stale", lambda *_: summary)
+    run_trials(root, plan, record, 100, [(row, 0) for row in rows])
     return record
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
-from tasks.running.exclusive import only_scheduler
+from tasks.running.locks import only_scheduler
 from tasks.running.platform_state import lives
 from tests.chaos import wait_for
 from tests.small_repository import PROJECT
@@ -35,7 +35,7 @@ def write_rwlock(root: Path, content: object) -> Path:
 
 def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from tasks.running.exclusive import only_scheduler\n"
+        "import sys, time; from pathlib import Path; from tasks.running.locks import only_scheduler\n"
         "with only_scheduler(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(

@@ -21,12 +21,12 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     made: str,
     root: Path,
-    follow_ups: Callable[..., list[str]],
+    run_modules: Callable[..., list[str]],
     *,
     stages: Callable[[], None] = lambda: None,
     **choice: Any,
 ) -> None:
-    """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls, and
+    """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `run_modules` gets its calls, and
     `stages` is called in place of stages."""
 
     def run_stale(*_: Any, **__: Any) -> RunSummary:
@@ -34,7 +34,7 @@ def run(
         return RunSummary()
 
     monkeypatch.setattr(paper, "run_stale", run_stale)
-    monkeypatch.setattr(paper, "follow_ups", follow_ups)
+    monkeypatch.setattr(paper, "run_modules", run_modules)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     monkeypatch.setattr(Request, "files", lambda *_: [])
     monkeypatch.setattr(Request, "papers", lambda *_: ["segment"])

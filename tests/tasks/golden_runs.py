@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from tasks.graph.dvc_files import STAGES
 from tasks.params.yaml_files import yaml_text
-from tests.tasks import golden_tables
+from tests.tasks.golden_files import write_files
 
 Values = dict[str, Any]
 _CONTENT = yaml.safe_load(Path(__file__).with_name("golden_settings.yaml").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ SEEDED = (
     "sft", "samples", "generative_reward_model", "reward_model", "references", "aspect_model", "selection", "pool",
     "policy",
 )  # fmt: skip
-#: Results by scale; that of the runs, beside that of made-up rows.
+#: Folder of results, and the scale of the runs.
 RESULTS, SCALE = "results", "testbed"
 
 
@@ -60,21 +60,19 @@ class GoldenRun:
         place: where its output goes, below the scale's results.
         settings: entries of SETTINGS by argument.
         reads: runs whose results it reads, by argument.
-        scale: below whose results.
     """
 
     stage: str
     place: str
     settings: Mapping[str, Names] = field(default_factory=dict)
     reads: Mapping[str, Names] = field(default_factory=dict)
-    scale: str = SCALE
 
     @property
     def needs(self) -> list[str]:
         """Names of the runs that it reads; tables read the SFT models, and what is below their paper's folder."""
         if self.stage == "tables":
             below = (f"{self.place.split('/')[0]}/", "shared/sft/", "shared/pool/")
-            computed = {name: run for name, run in RUNS.items() if run.stage != "tables" and run.scale == self.scale}
+            computed = {name: run for name, run in RUNS.items() if run.stage != "tables"}
             return [name for name, run in computed.items() if run.place.startswith(below)]
         return [name for value in self.reads.values() for name in _several(value)]
 
@@ -150,10 +148,6 @@ def _choice(row: str, scale: str, model: str, **reads: Names) -> GoldenRun:
     """A policy that shows one choice, with a short evaluation."""
     made = _policy("choices", row, scale, model, **reads)
     return replace(made, settings={**made.settings, "evaluation": "short_evaluation"})
-
-
-def _tables(paper: str, scale: str = SCALE) -> GoldenRun:
-    return GoldenRun("tables", f"{paper}/tables", scale=scale)
 
 
 ENTROPIES = {"entropies": "entropies"}
@@ -269,8 +263,7 @@ RUNS: dict[str, GoldenRun] = {
     **{f"math-{name}": _on_questions(f"math-{name}", "solutions") for name in ("sft", "rft", "rft-td", "coh", "figa")},
     "math-dpo": _on_questions("math-dpo", "solutions_dpo"),
     "math-imitation": _on_questions("math-imitation", "solutions", token_rewards="generative"),
-    **{f"tables-{paper}": _tables(paper) for paper in PAPERS},
-    **{f"tables-of-seeds-{paper}": _tables(paper, golden_tables.SCALE) for paper in ("segment", "sentence")},
+    **{f"tables-{paper}": GoldenRun("tables", f"{paper}/tables") for paper in PAPERS},
     **{f"model-{name}": _model(name) for name in MODELS},
     **{f"fit-{name}": _fit(name) for name in MODELS},
     **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in SHAPINGS},
@@ -321,11 +314,11 @@ class GoldenRuns:
     root: Path
 
     def write(self, changed: Mapping[str, Values] | None = None) -> Self:
-        """Writes the settings files, with some of their entries changed or new, the rows of real data and the made-up
-        results; returns itself."""
+        """Writes the settings files, with some of their entries changed or new, and the files of real data; returns
+        itself."""
         for name, values in {**SETTINGS, **(changed or {})}.items():
             _write(self.settings(name), yaml_text(values))
-        golden_tables.write(self.root, self.root / RESULTS)
+        write_files(self.root)
         return self
 
     def settings(self, name: str) -> Path:
@@ -334,7 +327,7 @@ class GoldenRuns:
 
     def place(self, name: str) -> Path:
         """Returns the folder into which a run writes."""
-        return self.root / RESULTS / RUNS[name].scale / RUNS[name].place
+        return self.root / RESULTS / SCALE / RUNS[name].place
 
     def out(self, name: str) -> Path:
         """Returns the output of a run."""
@@ -369,9 +362,8 @@ class GoldenRuns:
         if run.stage in SEEDED:
             written = {"seed": "0", **written}
         if run.stage == "tables":
-            seeds = golden_tables.SEEDS if run.scale == golden_tables.SCALE else (0,)
-            of_tables: dict[str, Given] = {"results": f"{RESULTS}/{run.scale}", "paper": run.place.split("/")[0]}
-            written = {**of_tables, "seeds": tuple(map(str, seeds)), **written}
+            paper = run.place.split("/")[0]
+            written = {"results": f"{RESULTS}/{SCALE}", "paper": paper, "seeds": "0", **written}
         values = dict(self._inputs(run, changed)) | {
             key: [str(each) for each in (given if isinstance(given, tuple) else (given,))]
             for key, given in written.items()

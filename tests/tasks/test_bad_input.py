@@ -16,8 +16,8 @@ from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError
 from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import USER_ERROR, run_main
+from tests.tasks.golden_files import FILES, FILES_FOLDER
 from tests.tasks.golden_runs import SETTINGS, GoldenRuns, SharedRuns
-from tests.tasks.golden_tables import FILES, FILES_FOLDER
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tasks.evaluating.benchmarks import graded_answers
 from tasks.graph.check import Check
 from tasks.params.data import data_spec
 from tasks.prepare import make_sets
-from tasks.report.measured import partial_benchmark, partial_text
+from tasks.report.cells import partial_benchmark, partial_text
 from tasks.report.outputs import StageOutput
 from tests.rlhf_core.evaluation.test_harness import TASKS
 from tests.rlhf_core.evaluation.test_livecodebench import row as live_row

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.typed import typed
 from tasks.evaluating import policies
 from tasks.evaluating.policies import Evaluator
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.settings import typed
 
 
 def sampling_of(config: EvaluationConfig) -> Sampling:

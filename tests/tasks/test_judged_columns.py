@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +15,15 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError
+from rlhf_core.typed import typed
 from tasks import normaliser, policy, prepare, references, reward_model, sft, tables, tokenizer
 from tasks.evaluating.sft_comparison import SftComparison
 from tasks.graph.rows import row_addresses
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, read_jsonl
+from tests.chat_endpoint import Answer, ChatEndpoint, completion
 from tests.tasks.golden_runs import SETTINGS, SHARED
 from tests.tasks.report.fixture_results import cell_text
 
@@ -54,36 +53,23 @@ def line(**arguments: Any) -> list[str]:
     return [str(word) for name, value in arguments.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
-class LongerWins(BaseHTTPRequestHandler):
-    """A judge that prefers the longer answer and names its model and date; of the question 'mute' it says nothing that
-    can be read, of 'once' only where the answer shown first comes first in the alphabet."""
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        asked = body["messages"][1]["content"]
-        found = ANSWERS.search(asked)
-        assert found is not None, "PAR's prompt is the only one that is asked"
-        first, second = found.groups()
-        said = f"Better: {'N' if len(first) == len(second) else 'A' if len(first) > len(second) else 'B'}"
-        if "mute" in asked or ("once" in asked and first > second):
-            said = "Both have merits."
-        answer = {"model": "local-judge-0711", "choices": [{"message": {"role": "assistant", "content": said}}]}
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *args: Any) -> None:
-        pass
+def longer_wins(body: dict[str, Any]) -> Answer:
+    """Returns the reply of a judge that prefers the longer answer and names its model; of the question 'mute' it says
+    nothing that can be read, of 'once' only where the answer shown first comes first in the alphabet."""
+    asked = body["messages"][1]["content"]
+    found = ANSWERS.search(asked)
+    assert found is not None, "PAR's prompt is the only one that is asked"
+    first, second = found.groups()
+    said = f"Better: {'N' if len(first) == len(second) else 'A' if len(first) > len(second) else 'B'}"
+    if "mute" in asked or ("once" in asked and first > second):
+        said = "Both have merits."
+    return completion(said, model="local-judge-0711")
 
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), LongerWins)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
+    with ChatEndpoint(longer_wins) as endpoint:
+        yield endpoint.url
 
 
 def pairs(split: str, count: int) -> str:

@@ -16,12 +16,13 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published import printed_tables, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
+from rlhf_core.typed import typed
 from tasks.graph.check import check_rows
 from tasks.graph.rows import RowSpec, read_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import DEFAULT_SCALE, typed
+from tasks.params.scales import DEFAULT_SCALE
 from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.studies.caveats import LEAST
 from tests import small_repository

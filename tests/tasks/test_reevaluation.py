@@ -15,9 +15,15 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.templates import JudgeRequest
 from tasks.evaluating import policies as benchmarks
-from tasks.params.evaluation import EvaluationConfig, ReevaluatedModel, ReevaluationSettings, Schedule
+from tasks.params.evaluation import (
+    EvaluationConfig,
+    ReevaluatedModel,
+    ReevaluationSettings,
+    Schedule,
+    read_reevaluation,
+)
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.reevaluation.evaluate import Subject, alerts, load_settings, reasons, reevaluate
+from tasks.reevaluation.evaluate import alerts, inputs_of, reasons, reevaluate
 from tasks.reevaluation.history import RECORDS, restore_result
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
@@ -257,7 +263,7 @@ def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model
     own.pop(settings)
     assert {path: digest(folder / path) for path in own} == own
     assert not (folder / settings).exists(), "those of the present tree hold"
-    assert Subject.of(folder / result).data == Path("data/d/result")
+    assert inputs_of(folder / result)["data"] == Path("data/d/result")
     with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be restored: commit .* has another one"):
         restore_result(root, result, "0" * 64, commit, tmp_path / "none")
     shutil.rmtree(root / ".dvc" / "cache")
@@ -277,9 +283,9 @@ def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], message:
     path = tmp_path / "reevaluation.yaml"
     path.write_text(json.dumps({"models": [{"name": "m"}], "schedule": {"cron": "0 3 * * *"}} | change))
     with pytest.raises(RecipeError, match=re.escape(message)):
-        load_settings(path)
+        read_reevaluation(path)
 
 
 def test_the_projects_own_settings_are_valid() -> None:
     root = Path(__file__).resolve().parents[2]
-    assert load_settings(root / "params" / "reevaluation.yaml").models
+    assert read_reevaluation(root / "params" / "reevaluation.yaml").models

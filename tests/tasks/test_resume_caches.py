@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from tasks import policy
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.chat_endpoint import Answer, ChatEndpoint, completion
 from tests.tasks.golden_runs import SETTINGS, SharedRuns
 from tests.tasks.killing import Killed
 from tests.tool_server import ToolServer
@@ -29,43 +28,21 @@ def grammar(batch):
 """
 
 
-class FickleJudge:
-    """A chat endpoint whose verdict depends on how often it was asked before: asked again, it says something else."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                asked = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.calls += 1
-                one, other = "AB" if outer.calls % 3 else "BA"
-                text = f"[[{one}>{other}]]" if b"[[A" in asked else ("m" if outer.calls % 3 else "M")
-                content = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
 @pytest.fixture
-def judge() -> Iterator[FickleJudge]:
-    made = FickleJudge()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+def judge() -> Iterator[ChatEndpoint]:
+    """A judge whose verdict depends on how often it was asked before: asked again, it says something else."""
+
+    def verdict(body: dict[str, Any]) -> Answer:
+        third = len(made.bodies) % 3 == 0
+        return (
+            completion("[[B>A]]" if third else "[[A>B]]") if "[[A" in str(body) else completion("M" if third else "m")
+        )
+
+    with ChatEndpoint(verdict) as made:
+        yield made
 
 
-def settings_of(folder: Path, judge: FickleJudge) -> dict[str, dict[str, Any]]:
+def settings_of(folder: Path, judge: ChatEndpoint) -> dict[str, dict[str, Any]]:
     row = dict(SETTINGS["row/segment"])
     model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
     own = {"function": "own_grammar:grammar", "gives": "sequence", "credit": "last_token", "name": "grammar"}
@@ -81,7 +58,7 @@ def settings_of(folder: Path, judge: FickleJudge) -> dict[str, dict[str, Any]]:
 
 
 def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
-    golden: SharedRuns, tmp_path: Path, judge: FickleJudge, monkeypatch: pytest.MonkeyPatch
+    golden: SharedRuns, tmp_path: Path, judge: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_grammar.py").write_text(OWN_REWARD)
     monkeypatch.chdir(tmp_path)
@@ -98,14 +75,14 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
             return golden.run("segment", **settings_of(folder, judge), out=folder / "out")
 
         never = {path.name: digest(path) for path in run("never").iterdir()}
-        asked = tool.calls, judge.calls
+        asked = tool.calls, len(judge.bodies)
         assert min(asked) > 10
         metrics = json.loads((tmp_path / "never" / "out" / "result" / "metrics.json").read_text())
         invalid = {name: value for name, value in metrics.items() if name.endswith("_invalid")}
         assert invalid, "pairs were judged"
         assert not any(invalid.values()), "every verdict is read"
 
-        judge.calls = 0
+        judge.bodies.clear()
         offer, write = RunCheckpoints.offer, policy.write_run
 
         def killed_before_the_second_is_saved(self: RunCheckpoints, step: int, state: Any) -> None:
@@ -125,4 +102,4 @@ def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
             run("killed")
         monkeypatch.setattr(policy, "write_run", write)
         assert {path.name: digest(path) for path in run("killed").iterdir()} == never
-        assert (tool.calls - asked[0], judge.calls) == asked
+        assert (tool.calls - asked[0], len(judge.bodies)) == asked

@@ -13,6 +13,7 @@ from rlhf_core.data.solutions import LearntSolutions
 from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.typed import typed
 from tasks.normaliser import calibration_indices
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import METRIC_NAMES, PARTS, EvaluationConfig, is_metric, needed_parts
@@ -20,7 +21,6 @@ from tasks.params.pages import Address, overrides, read_settings
 from tasks.params.policy import PolicyScale, reward_training
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec, NormaliserSpec
 from tasks.params.scales import scale_entries
-from tasks.params.settings import typed
 from tasks.running.loading import load_judge
 from tasks.sft import drawn_examples
 from tests.tasks.golden_runs import SETTINGS, SHARED

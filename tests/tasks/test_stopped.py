@@ -113,7 +113,7 @@ def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytes
 
 
 def test_the_last_line_of_a_run_counts_what_stopped() -> None:
-    done = {"policy-a": StageDone("policy-a", "ran", 3.0), "policy-b": StageDone("policy-b", "restored", 1.0)}
+    done = {"policy-a": StageDone("ran", 3.0), "policy-b": StageDone("restored", 1.0)}
     summary = RunSummary(current=["prepare-x"], done=done, stopped={"policy-b": REASON})
     assert summary.line() == "1 current, 1 ran, 1 restored, 1 of them stopped"
 

@@ -21,8 +21,8 @@ from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
+from tasks.report.cells import measured_table
 from tasks.report.length_control import JudgedRun, calibration_of, length_controlled
-from tasks.report.measured import measured_table
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import print_table, table_notes
 from tasks.running.artifacts import read_json

@@ -15,7 +15,7 @@ from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.teachers.choices import LOCATE, REWRITE, EndpointTeacher, exemplars, teacher_prompt
 from rlhf_core.testbed.oracle import OracleTeacher
-from tests.rlhf_core.evaluation.judges.test_openai_endpoint import FakeEndpoint, completion
+from tests.chat_endpoint import ChatEndpoint, completion
 
 QUESTION: dict[str, Any] = {
     "id": "q",
@@ -74,7 +74,7 @@ def test_a_correct_prediction_is_shown_where_errors_are_located_and_not_where_th
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatEndpoint]:
     """A chat endpoint that names step 0 and rewrites rightly."""
 
     def reply(body: dict[str, Any]) -> Any:
@@ -82,13 +82,11 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
         return completion("[0]" if locates else "Correct prediction: 2 + 1 = 3.\nThe answer is 3.")
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    fake = FakeEndpoint()
-    fake.script = [reply]
-    yield fake
-    fake.server.shutdown()
+    with ChatEndpoint(reply) as fake:
+        yield fake
 
 
-def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: ChatEndpoint, tmp_path: Path) -> None:
     url, asked = endpoint.url, endpoint.bodies
     config = EndpointConfig(
         url, "teacher", api_key_variable=None, cache_path=tmp_path / "cache.jsonl", input_price=1.0, output_price=2.0

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.report.measured import Cell
+from tasks.report.cells import Cell
 from tasks.report.paper_tables import made_cell
 from tasks.running.result_digests import digests_of
 

@@ -98,7 +98,7 @@ def test_the_same_prompts_and_rollouts_stand_side_by_side(root: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["segmnt"], "unknown row 'segmnt'.*segment"),
+        (["segmnt"], "unknown paper or row 'segmnt'; did you mean 'segment'"),
         (["token"], "several papers have a row 'token'; name one of: segment/token, sentence/token"),
         (["bandit", "segment/bandit"], "row 'segment/bandit' is named twice"),
         (["bandit", "par/par"], "no results of par/par at scale testbed: rewardsmith run par/par$"),

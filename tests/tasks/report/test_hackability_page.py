@@ -11,8 +11,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from tasks.graph.laboratory import RewardRows
-from tasks.report import hackability
-from tasks.report.hackability import Laboratory, compare, write_comparison
+from tasks.report.hackability import Laboratory, compare, write_comparison, write_laboratory
 from tests.browser import WIDTHS, look, needs_browser
 from tests.small_repository import write_yaml
 
@@ -97,7 +96,7 @@ def test_results_without_measures_are_refused(root: Path) -> None:
 
 def test_an_empty_laboratory_is_refused(root: Path) -> None:
     with pytest.raises(DataError, match="no row of the laboratory has run here"):
-        hackability.main(["--results", str(root / "results" / "other"), "--out", str(root / "report")])
+        write_laboratory(root / "results" / "other", root / "report")
 
 
 @pytest.mark.platform

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
-from tasks.report.measured import measured_table
+from tasks.report.cells import measured_table
 from tasks.report.numbers import TableRuns, broken, measurements
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl

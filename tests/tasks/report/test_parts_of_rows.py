@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.published import printed_tables
-from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.cells import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.paper_tables import _verdict_notes, printed_rows
 

@@ -1,6 +1,6 @@
 """Numbers, verdicts, figures, metrics and curves of all papers, made from invented results, as they were pinned.
 
-`python -m tests.tasks.report.test_pinned_tables` writes the pin anew.
+`python -m tests.tasks.report.test_pinned_tables` writes the pin anew, once VERSION of the stage was stepped.
 """
 
 from __future__ import annotations
@@ -104,10 +104,19 @@ def summaries_of(made: Path, root: Path) -> dict[str, list[Any]]:
 def test_numbers_verdicts_and_figures_are_those_pinned(name: str, tmp_path: Path) -> None:
     known = json.loads(PIN.read_text(encoding="utf-8"))
     found = summaries(name, tmp_path)
+    assert known["version"] == tables.VERSION, "write the pin anew"
     assert [*found] == [*known[name]]
-    for part, (words, count, *sums) in known[name].items():
-        assert found[part][:2] == [words, count], part
-        assert found[part][2:] == pytest.approx(sums, rel=1e-9, abs=1e-7), part
+    assert not changes(known[name], found), "step VERSION in tasks/tables.py, and write the pin anew"
+
+
+def changes(known: dict[str, list[Any]], found: dict[str, list[Any]]) -> list[str]:
+    """Returns the parts of a pin that differ."""
+    return [
+        part
+        for part in (*known, *(part for part in found if part not in known))
+        if found.get(part, [])[:2] != known.get(part, [])[:2]
+        or found[part][2:] != pytest.approx(known[part][2:], rel=1e-9, abs=1e-7)
+    ]
 
 
 if __name__ == "__main__":
@@ -117,11 +126,16 @@ if __name__ == "__main__":
     pin: dict[str, Any] = json.loads(PIN.read_text(encoding="utf-8")) if PIN.exists() else {}
     for name in sys.argv[1:] or MADE:
         with tempfile.TemporaryDirectory() as folder:
-            pin[name] = summaries(name, Path(folder))
+            found = summaries(name, Path(folder))
+        if pin.get("version") == tables.VERSION and (changed := changes(pin.get(name, {}), found)):
+            sys.exit(f"{name}: {', '.join(changed)} changed; step VERSION in tasks/tables.py first")
+        pin[name] = found
+    pin["version"] = tables.VERSION
     parts = (
         f"{json.dumps(name)}: {{\n"
         + ",\n".join(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in of.items())
         + "}"
         for name, of in pin.items()
+        if name in MADE
     )
-    PIN.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
+    PIN.write_text(f'{{"version": {tables.VERSION},\n' + ",\n".join(parts) + "}\n", encoding="utf-8")

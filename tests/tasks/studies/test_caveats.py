@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec
-from tasks.studies.tuned import tuned_rows
+from tasks.studies.best_trials import tuned_rows
 from tasks.studies.verdicts import caveat_groups, findings_of
 
 Record = dict[str, Any]

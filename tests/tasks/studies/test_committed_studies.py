@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tasks.params.studies import read_study
+from tasks.studies.best_trials import read_tuning, tuned_rows
 from tasks.studies.records import read_record, record_file
 from tasks.studies.registration import Registration, digest_of
-from tasks.studies.tuned import read_tuning, tuned_rows
 from tasks.studies.twins import twin_tests
 from tasks.studies.verdicts import StudyState, claim_word, findings_of, studied_claim
 

@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks.commands.study import print_study
 from tasks.studies import registration
+from tasks.studies.best_trials import tuning_file
 from tasks.studies.registration import (
     END_REGISTERED,
     FIRST_REGISTERED,
@@ -20,7 +21,6 @@ from tasks.studies.registration import (
     refuse_uncommitted_code,
     registration_of,
 )
-from tasks.studies.tuned import tuning_file
 from tasks.studies.verdicts import StudyState, load_study
 from tests.tasks.studies.synthetic_study import STUDY, commit_study, git, write_worlds
 

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from tasks.commands.study import print_studies, print_study
+from tasks.studies.best_trials import tuning_file
 from tasks.studies.numbers import shown_values
-from tasks.studies.tuned import tuning_file
-from tasks.studies.tuning import write_tuning
+from tasks.studies.trials import write_tuning
 from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, write_worlds
 

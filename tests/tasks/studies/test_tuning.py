@@ -15,10 +15,10 @@ from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.typed import typed
 from tasks.params.studies import StudySpec, read_study
 from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
+from tasks.studies.best_trials import TRIALS, tuned_rows, tuning_file, write_overrides
 from tasks.studies.records import RECORDS
 from tasks.studies.tree import WorldTree, write_pages
-from tasks.studies.tuned import TRIALS, tuned_rows, tuning_file, write_overrides
-from tasks.studies.tuning import (
+from tasks.studies.trials import (
     TuningPlan,
     pending,
     record_to_continue,

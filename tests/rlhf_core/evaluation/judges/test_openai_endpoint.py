@@ -2,8 +2,6 @@
 
 import json
 import math
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -12,66 +10,17 @@ from rlhf_core.evaluation.judges.choices import check_stated_judge
 from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.evaluation.judges.templates import JudgeRequest
+from tests.chat_endpoint import ChatEndpoint, completion
 
 SECRET = "sk-test-4242424242"
-
-
-class FakeEndpoint:
-    """A chat endpoint whose replies are scripted: (status, body, headers) per call, the last one repeats."""
-
-    def __init__(self):
-        self.script = [completion("Better: A")]
-        self.bodies = []
-        self.headers = []
-        self.lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with outer.lock:
-                    outer.bodies.append(body)
-                    outer.headers.append(dict(self.headers))
-                    step = outer.script.pop(0) if len(outer.script) > 1 else outer.script[0]
-                if callable(step):
-                    step = step(body)
-                status, content, headers = step
-                try:
-                    self.send_response(status)
-                    for name, value in headers.items():
-                        self.send_header(name, value)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content)
-                except OSError:
-                    pass
-
-            def log_message(self, *args):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
-def completion(text, logprobs=None):
-    choice = {"message": {"role": "assistant", "content": text}}
-    if logprobs is not None:
-        top = [{"token": token, "logprob": value} for token, value in logprobs.items()]
-        choice["logprobs"] = {"content": [{"token": text, "top_logprobs": top}]}
-    usage = {"prompt_tokens": 100, "completion_tokens": 10}
-    return 200, json.dumps({"choices": [choice], "usage": usage}).encode(), {}
 
 
 @pytest.fixture
 def endpoint(monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", SECRET)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    fake = FakeEndpoint()
-    yield fake
-    fake.server.shutdown()
-    fake.server.server_close()
+    with ChatEndpoint(completion("Better: A")) as fake:
+        yield fake
 
 
 def judge_at(endpoint, **changes):

@@ -1,7 +1,7 @@
 """Choice of tuning: of each row the trial with the best mean over tuning seeds and cells, and what it says of the row.
 
 Values at the edge of what was tried and rows that stay below their own SFT model are flagged. Nothing is chosen before
-every row has all its trials. Trials are recorded in reference/tuning/<study>.json (`tasks.studies.tuning`).
+every row has all its trials. Trials are recorded in reference/tuning/<study>.json (`tasks.studies.trials`).
 """
 
 from __future__ import annotations

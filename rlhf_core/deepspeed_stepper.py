@@ -34,7 +34,7 @@ class _Entry(nn.Module):
         return compute()
 
 
-class ZeroStepper:
+class DeepSpeedStepper:
     """A model whose optimiser state, gradients and parameters DeepSpeed shards, with the methods of `PlainStepper`.
 
     Args:

@@ -1,20 +1,10 @@
-"""Numbers that settings often are, and the parts that data and reward models provide for stages."""
+"""Parts that data and reward models provide for stages, and the need of a setting for one; `tasks.graph.needs` compares
+them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from rlhf_core.typed import at_least, between
-from rlhf_core.typed import typed as typed
-
-#: The scale of commands that name none; its demo rows are in the root dvc.yaml.
-DEFAULT_SCALE = "testbed"
-#: Numbers that settings often are.
-Count = Annotated[int, at_least(1)]
-Size = Annotated[int, at_least(0)]
-Share = Annotated[float, between(0, 1)]
-InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
+from typing import Any
 
 #: Parts that data may provide for stages, in the words of refusals.
 PAIRS, TRUE_REWARDS, CLAUSES = "preference pairs", "true rewards", "the testbed's clauses"
@@ -31,7 +21,7 @@ FITTED, REFERENCES = "fitted normalisers", "reference rewards"
 
 @dataclass(frozen=True)
 class Need:
-    """A part that a setting needs of what its stage reads; `tasks.graph.needs` compares it with what is provided.
+    """A part that a setting needs of what its stage reads.
 
     Attributes:
         part: one of the words above, or `benchmark_part`.
