@@ -5,23 +5,26 @@ with its completions; HH-RLHF's transcripts; ShareGPT's and OpenAI's messages; t
 PKU-SafeRLHF, WebGPT, HelpSteer, AlpacaFarm, arenas) and lists of answers with ranks or scores (Nectar, Stack Exchange),
 of which the best and the worst count.
 
-A row that its file's format does not fit becomes a record that the schema refuses, so that it is quarantined with a
-reason; so is a row that prefers no answer.
+A text stays a text: whether a column has messages is decided by the column, not by the cell. A row that does not fit
+the format of its file becomes a record that the schema refuses, so that it is quarantined with a reason; so is a row
+that prefers no answer. Columns that are not read are named.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import random
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from rlhf_core.data.dialogue import render_dialogue
+from rlhf_core.data.dialogue import Message, prompt_messages, render_dialogue
 from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
@@ -36,11 +39,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rejected": (
         "rejected_response", "response_rejected", "dispreferred", "non_preferred_output", "worse", "response_k",
     ),
+    "system": ("system_prompt", "system_message"),
 }  # fmt: skip
 #: Fields of pairs elsewhere that have another meaning or form here.
 _NOT_OURS = (
-    "messages", "label", "preference", "margin", "completions", "history", "system", "answers", "responses",
-    "conversation_a", "conversation_b",
+    "messages", "label", "preference", "margin", "completions", "history", "answers", "responses", "conversation_a",
+    "conversation_b", "tools",
 )  # fmt: skip
 #: Fields that may have messages.
 _DIALOGUES = (*ALIASES, "context", "conversation_a", "conversation_b")
@@ -50,11 +54,19 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _ANOTHER = "not in the format of the file's other rows"
 _OPENINGS = "the answers do not continue the same dialogue"
+_TWO_SYSTEMS = "the system text is not that of the dialogue"
+_UNREADABLE = "messages or a list as text that cannot be read; save the file as JSON Lines or Parquet"
+_TOOLS, _NO_TOOLS = "has tools, which a prompt here cannot offer", (None, "", [], {})
 #: Format of texts whose prompt no column names.
 COMMON_BEGINNING = "texts with a common beginning"
 #: Rows by which a file's format is recognised.
 _LOOKED_AT = 20
-_ANSWER = "\n\nAssistant:"
+_ANSWER, _HUMAN = "\n\nAssistant:", "\n\nHuman:"
+#: Beginning of a text that may have messages, and keys that it has then.
+_BEGINS = re.compile(r"\s*\[?\s*\{\s*[\"']")
+_KEYS = ("role", "content"), ("from", "value"), ("full_text",)
+#: Keys of a message that are read; those of calls refuse it.
+_MESSAGE_KEYS, _CALLS = {"role", "from", "content", "value"}, ("tool_calls", "function_call")
 
 
 # --- pairs -------------------------------------------------------------------------------------------------------
@@ -88,25 +100,66 @@ def _pair(row: Record, form: str | None = None) -> Record | str:
     form = form or _form(row)
     if form is None:
         return _ANOTHER
-    if form == "transcripts":  # of HH-RLHF: both up to the last answer are the prompt
-        (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
-        if opening.strip() != other.strip():
-            return _OPENINGS
-        return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
-    if form == COMMON_BEGINNING:  # up to a blank; as TRL has it
-        both = zip(row["chosen"], row["rejected"], strict=False)
-        common = "".join(one for one, _ in takewhile(lambda letters: letters[0] == letters[1], both))
-        end = common.rfind(" ") + 1
-        return {"prompt": common[:end].strip(), "chosen": row["chosen"][end:], "rejected": row["rejected"][end:]}
-    system = row.get("system")
-    if form == "texts" and isinstance(system, str) and system.strip():
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
-        return {**_answers(row), "prompt": render_dialogue(messages), "messages": messages}
-    return {**_answers(row), "prompt": row["prompt"]} if form == "texts" else _of_messages(row)
+    made: Record | str = _answers(row)
+    if form == "transcripts":
+        made = _of_transcripts(row)
+    elif form == COMMON_BEGINNING:
+        made = _parted(row["chosen"], row["rejected"])
+    elif form == "texts":
+        made = {"prompt": row["prompt"], **made}  # type: ignore[dict-item]
+    else:
+        made = _of_messages(row)
+    return made if isinstance(made, str) else _with_system(made, row.get("system"))
 
 
 def _answers(row: Record) -> Record:
     return {name: row[name] for name in ("chosen", "rejected")}
+
+
+def _of_transcripts(row: Record) -> Record | str:
+    """Returns the pair of two transcripts of HH-RLHF, which have in common what is before the last answer."""
+    (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        if _HUMAN in answer:
+            return f"{name} does not end with a text of the assistant"
+    if opening.strip() != other.strip():
+        return _OPENINGS
+    return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
+
+
+def _parted(chosen: str, rejected: str) -> Record:
+    """Returns the pair of two texts whose prompt is what both begin with, up to the word in which they part."""
+    alike = zip(chosen, rejected, strict=False)
+    end = next((place for place, (one, other) in enumerate(alike) if one != other), min(len(chosen), len(rejected)))
+    while any(_is_inside_word(text, end) for text in (chosen, rejected)):
+        end -= 1
+    return {"prompt": chosen[:end].strip(), "chosen": chosen[end:], "rejected": rejected[end:]}
+
+
+def _is_inside_word(text: str, place: int) -> bool:
+    """Returns whether a place is between two characters of one word; in scripts without blanks, such as Chinese, each
+    character is a word."""
+    return 0 < place < len(text) and all(map(_of_word, text[place - 1 : place + 1]))
+
+
+def _of_word(one: str) -> bool:
+    return unicodedata.category(one)[0] in "LNM" and unicodedata.east_asian_width(one) not in "WF"
+
+
+def _with_system(pair: Record, system: Any) -> Record | str:
+    """Returns a pair whose dialogue begins with a system text, if there is one; it may do so already."""
+    if _messages(system) and len(system) == 1 and system[0]["role"] == "system":
+        system = system[0]["content"]
+    if system is None or (isinstance(system, str) and not system.strip()) or not str(pair["prompt"]).strip():
+        return pair
+    if not isinstance(system, str):
+        return "system is not a text"
+    messages = prompt_messages(pair)
+    if messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    elif messages[0]["content"].strip() != system.strip():
+        return _TWO_SYSTEMS
+    return {**pair, "prompt": render_dialogue(messages), "messages": messages}
 
 
 def _of_messages(row: Record) -> Record | str:
@@ -114,24 +167,45 @@ def _of_messages(row: Record) -> Record | str:
     before, answers = [], []
     for name, answer in _answers(row).items():
         *opening, last = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
-        if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+        if last["role"] != "assistant" or not isinstance(last["content"], str):
             return f"{name} does not end with a text of the assistant"
         before.append(opening)
         answers.append(last["content"])
     if before[0] != before[1]:
         return _OPENINGS
     stated = row.get("prompt")
-    turns: list[Any] = before[0] or (stated if _messages(stated) else [{"role": "user", "content": stated}])  # type: ignore[assignment]
-    for turn in turns:
-        if turn.get("role") not in ("system", "user", "assistant") or not isinstance(turn.get("content"), str):
-            return f"a message of {str(turn.get('role'))[:20]} is not a text of system, user or assistant"
-    if turns[-1]["role"] != "user":
+    if isinstance(stated, str):
+        stated = prompt_messages({"prompt": stated}) if stated.strip() else []
+    for turn in (*(stated or ()), *before[0]):
+        if turn["role"] not in ("system", "user", "assistant") or not isinstance(turn["content"], str):
+            return f"a message of {str(turn['role'])[:20]} is not a text of system, user or assistant"
+    messages = _joined(stated or [], before[0])
+    if isinstance(messages, str):
+        return messages
+    if not messages or messages[-1]["role"] != "user":
         return "the prompt does not end with a message of the user"
-    messages = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
     made: Record = {"chosen": answers[0], "rejected": answers[1]}
     if len(messages) == 1:
         return {"prompt": messages[0]["content"], **made}
     return {"prompt": render_dialogue(messages), "messages": messages, **made}
+
+
+def _joined(stated: list[Message], opening: list[Message]) -> list[Message] | str:
+    """Returns the dialogue that a prompt and the messages before the answers state together: one may repeat a part of
+    the other and lack its system text."""
+    sides = [(turns[:1], turns[1:]) if turns and turns[0]["role"] == "system" else ([], turns)
+             for turns in (stated, opening)]  # fmt: skip
+    (own, asked), (other, before) = sides
+    if own and other and _bare(own) != _bare(other):
+        return _TWO_SYSTEMS
+    short, long = sorted((asked, before), key=len)
+    if _bare(short) not in (_bare(long[: len(short)]), _bare(long[len(long) - len(short) :])):
+        return "the prompt is not the dialogue before the answers"
+    return [*(own or other), *long]
+
+
+def _bare(messages: Iterable[Message]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"].strip()) for message in messages]
 
 
 # --- several answers ---------------------------------------------------------------------------------------------
@@ -237,7 +311,8 @@ def _of_list(row: Record) -> Record | str:
 
 #: Titles of the formats, the most special first.
 _TITLES: tuple[str, ...] = ("messages", "messages with texts as answers", "transcripts", "texts", COMMON_BEGINNING)
-_TITLES += (*(title for title, *_ in TWO_ANSWERS), "a list of answers")
+_LIST_TITLE = "a list of answers"
+_TITLES += (*(title for title, *_ in TWO_ANSWERS), _LIST_TITLE)
 
 
 def _readings(row: Record) -> dict[str, Callable[[], Record | str]]:
@@ -251,7 +326,7 @@ def _readings(row: Record) -> dict[str, Callable[[], Record | str]]:
         if all(name in row for name in (*columns, *verdict)):
             found[title] = partial(_of_two, row, columns, verdict, better)
     if _graded_list(row):
-        found["a list of answers"] = partial(_of_list, row)
+        found[_LIST_TITLE] = partial(_of_list, row)
     return found
 
 
@@ -266,8 +341,22 @@ Columns of other names are given as --column chosen=their_name"""
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
-    """Returns the format of a file of preference pairs, and its rows as records that are yet to be screened.
+class PairFile(NamedTuple):
+    """A file of preference pairs.
+
+    Attributes:
+        title: its format.
+        lines: its rows as records that are yet to be screened.
+        unread: its columns, and keys of messages (as `chosen[].id`), that are not read.
+    """
+
+    title: str
+    lines: Lines
+    unread: list[str]
+
+
+def read_pairs(file: Path, columns: Mapping[str, str]) -> PairFile:
+    """Returns the pairs of a file.
 
     Args:
         file: see `pair_files`.
@@ -277,31 +366,88 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
         DataError: a file that cannot be read, or rows of no known format; shows the first row and what was expected.
     """
     lines = read_rows(file)
-    rows = [(number, _renamed(row, columns)) for number, row in lines.rows]
+    named = [(number, _renamed(row, columns)) for number, row in lines.rows]
     for name, column in columns.items():
-        if rows and not any(name in row for _, row in rows):
+        if named and not any(name in row for _, row in named):
             raise DataError(
                 f"no row has the column '{column}'", file=str(file), field=name,
                 remedy=f"Columns: {', '.join(lines.rows[0][1])}",
             )  # fmt: skip
+    broken = [*lines.broken, *_parse_structured([row for _, row in named], [number for number, _ in named])]
+    wrong = {bad.row for bad in broken}
+    rows = [(number, _plain_row(row)) for number, row in named if number not in wrong]
     readings = [_readings(row) for _, row in rows]
     fitting = Counter(title for found in readings[:_LOOKED_AT] for title in found)
     if not fitting:
-        _refuse(lines)
+        _refuse(Lines(lines.file, lines.rows if rows else [], broken))
     title = max(_TITLES, key=fitting.__getitem__)
     made: list[tuple[int, Record]] = []
-    broken, known = list(lines.broken), set[str]()
+    known = set[str]()
     for (number, row), found in zip(rows, readings, strict=True):
         pair = found[title]() if title in found else _not_fitting(row)
+        if row.get("tools") not in _NO_TOOLS:
+            pair = _TOOLS
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
             continue
         record = _record(pair, row, file, number)
-        if record["id"] in known:  # several pairs of one prompt often have its id
+        while record["id"] in known:  # several pairs of one prompt often have its id
             record["id"] = f"{record['id']}-{number}"
         known.add(record["id"])
         made.append((number, record))
-    return title, Lines(str(file), made, broken)
+    return PairFile(title, Lines(str(file), made, broken), _unread(named, title))
+
+
+def _parse_structured(rows: Sequence[Record], numbers: Sequence[int]) -> list[BadRow]:
+    """Replaces the texts of columns that have messages, lists of answers or tools as text by what they say; returns the
+    rows of which one cannot be read. A column has them where most of its texts look so."""
+    broken: list[BadRow] = []
+    for name in (*_DIALOGUES, *_LISTS, "tools"):
+        texts = [row[name] for row in rows if isinstance(row.get(name), str)]
+        looks = _looks_like_messages if name in _DIALOGUES else _looks_like_list
+        if 2 * sum(map(looks, texts)) <= len(texts):
+            continue
+        for number, row in zip(numbers, rows, strict=True):
+            if isinstance(text := row.get(name), str):
+                row[name] = _structure(text)
+                if not isinstance(row[name], list | Mapping):
+                    broken.append(BadRow(number, name, _UNREADABLE, {**row, name: text}))
+    return broken
+
+
+def _looks_like_messages(text: str) -> bool:
+    quoted = [all(f'"{key}"' in text or f"'{key}'" in text for key in keys) for keys in _KEYS]
+    return _BEGINS.match(text) is not None and any(quoted)
+
+
+def _looks_like_list(text: str) -> bool:
+    return text.lstrip().startswith("[")
+
+
+def _structure(text: str) -> Any:
+    """Returns the list or mapping that is written in a text, as JSON or Python writes it; None for another text."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return None
+
+
+def _unread(rows: Iterable[tuple[int, Record]], title: str) -> list[str]:
+    """Returns the columns of rows, and keys of their messages, that a format does not read."""
+    read = {*ALIASES, "id", "source", "tools", "score_chosen", "score_rejected"}
+    read |= {name for one, columns, verdict, _ in TWO_ANSWERS if one == title for name in (*columns, *verdict)}
+    read |= {*_LISTS} if title == _LIST_TITLE else set()
+    found: dict[str, None] = {}
+    for _, row in rows:
+        for name, value in row.items():
+            if name not in read:
+                found[name] = None
+            elif name in _DIALOGUES and _messages(value):
+                keys = {key for turn in value for key, inner in turn.items() if inner is not None}
+                found |= dict.fromkeys(f"{name}[].{key}" for key in sorted(keys - _MESSAGE_KEYS - {*_CALLS}))
+    return list(found)
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
@@ -319,16 +465,24 @@ def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
     asked = [text for text in (made.get("instruction"), made.get("input")) if isinstance(text, str)]
     if len(asked) == 2 and "prompt" not in made and "prompt" not in columns:
         made["instruction"] = "\n\n".join(text for text in asked if text.strip())
+        del made["input"]
     for name, aliases in ALIASES.items():
         wanted = (columns[name],) if name in columns else () if name in made else aliases
         if (theirs := next((alias for alias in wanted if alias in made), None)) is not None:
             made[name] = made.pop(theirs)
-    return {name: _plain_messages(value) if name in _DIALOGUES else value for name, value in made.items()}
+    return made
+
+
+def _plain_row(row: Record) -> Record:
+    """Returns a row whose messages have a role and a content; tools beside the messages of a prompt become its own."""
+    asked = row.get("prompt")
+    beside = {"tools": asked["tools"]} if isinstance(asked, Mapping) and asked.get("tools") else {}
+    return {name: _plain_messages(value) if name in _DIALOGUES else value for name, value in (row | beside).items()}
 
 
 def _plain_messages(value: Any) -> Any:
     """Returns messages as lists of {role, content}: ShareGPT's {from, value}, OpenAI's {messages: [...]}, one message
-    alone, contents in parts; WebGPT's text of a question; any other value as it is."""
+    alone, contents in parts; WebGPT's text of a question; any other value as it is. A call of a tool has no content."""
     if isinstance(value, Mapping):
         value = value.get("full_text", value)
     if isinstance(value, Mapping):
@@ -340,7 +494,8 @@ def _plain_messages(value: Any) -> Any:
         role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
         if _messages(content) and all(part.get("type") == "text" for part in content):
             content = "".join(str(part.get("text")) for part in content)
-        plain.append({**turn, "role": _ROLES.get(str(role), role), "content": content})
+        called = any(turn.get(name) for name in _CALLS)
+        plain.append({"role": _ROLES.get(str(role), role), "content": None if called else content})
     return plain
 
 
@@ -355,7 +510,7 @@ def _record(made: Record, row: Record, file: Path, number: int) -> Record:
     """Returns what a row's format gives as a record, with the row's other fields and its id and source."""
     own = {name: value for name, value in row.items() if name not in (*ALIASES, *_NOT_OURS)}
     name, source = row.get("id"), row.get("source")
-    identity = str(name) if isinstance(name, str | int) and str(name).strip() else f"{file.stem}-{number:06d}"
+    identity = str(name) if isinstance(name, str | int | float) and str(name).strip() else f"{file.stem}-{number:06d}"
     return {**own, **made, "id": identity, "source": source if isinstance(source, str) and source else file.name}
 
 
