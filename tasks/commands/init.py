@@ -25,14 +25,9 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import Device
 from rlhf_core.published import printed_tables
 from tasks.commands.project_sizes import found_device, project_sizes
-from tasks.data_specs.pair_formats import (
-    ALIASES,
-    COMMON_BEGINNING,
-    NO_PREFERENCE,
-    prompt_remedy,
-    read_pairs,
-    split_by_prompt,
-)
+from tasks.data_specs.pair_columns import ALIASES
+from tasks.data_specs.pair_dialogues import COMMON_BEGINNING
+from tasks.data_specs.pair_formats import NO_PREFERENCE, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
 from tasks.graph.dvc_files import write as write_graph

@@ -21,7 +21,8 @@ from rlhf_core.data.dialogue import parse_dialogue, prompt_messages
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs.pair_formats import COMMON_BEGINNING, read_pairs, split_by_prompt
+from tasks.data_specs.pair_dialogues import COMMON_BEGINNING
+from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 
 
 def user(text: str) -> dict[str, str]:
