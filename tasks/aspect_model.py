@@ -23,7 +23,7 @@ from rlhf_core.aspects.slice_classification import (
     slice_ends,
     slice_loss,
 )
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import Encoder, whole_pairs
 from rlhf_core.data.slices import relabelled
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import pairwise_accuracy
@@ -164,12 +164,13 @@ class _Pairs:
 
 
 def _whole_pairs(encoder: Encoder, file: Path) -> list[list[SegmentedSequence]]:
-    """Returns the better and the worse answers of a file's pairs, each one segment."""
+    """Returns the better and the worse answers of a file's pairs that the limits leave whole, each one segment."""
     rows = read_jsonl(file)
     if not rows:
         raise DataError("holds no pair", file=str(file), remedy="Give pairs that differ in the aspect")
-    encoded = (encode(encoder, rows, side, file) for side in ("chosen", "rejected"))
-    return [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in encoded]
+    chosen, rejected = (encode(encoder, rows, side, file) for side in ("chosen", "rejected"))
+    whole = whole_pairs(chosen, rejected, encoder.eos_id, file=str(file))
+    return [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in (whole.chosen, whole.rejected)]
 
 
 main = stage(train_aspect_model, several_processes=True)

@@ -2,7 +2,7 @@
 
 Writes into result/: sft.jsonl, preference.{train,validation,...}.jsonl, prompts.jsonl, benchmarks/<name>.jsonl,
 choices/<task>.jsonl, arithmetic.<name>.jsonl, functions.<name>.jsonl, quarantine/, data.json (template, limits,
-source, counts).
+source, counts, columns that nothing reads, overlap of held-out prompts with those trained on).
 
 Quarantined rows of a run that is refused stay in `<out>/quarantine/`.
 """
@@ -34,7 +34,7 @@ from tasks.params.questions import DataSpec, QuestionsSpec
 from tasks.running.artifacts import write_json, write_jsonl
 from tasks.running.stage import stage
 
-VERSION = 4
+VERSION = 5
 
 
 def prepare(

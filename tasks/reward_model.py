@@ -120,7 +120,11 @@ def train_reward_model(
         prefix = "" if split == "validation" else "ood_"
         measured = measure(model, splits[split], encoder, aggregation, head)
         metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
-    ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
+    metrics |= {f"{split}_pairs_dropped": pairs.dropped for split, pairs in splits.items() if pairs.dropped}
+    facts = read_json(data / "data.json")
+    if trained_on := facts.get("overlap", {}).get("preference.ood"):
+        metrics["ood_prompts_trained_on"] = trained_on
+    ceiling = facts.get("bayes_ceiling", {})
     if ceiling:
         metrics |= {
             "bayes_ceiling": ceiling["validation"],

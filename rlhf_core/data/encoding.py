@@ -1,11 +1,14 @@
 """Rows to token ids: chat template, truncation, and responses as tensors.
 
 Prompts lose their left end, responses their right end, and every cut is counted. The cut is plain: it may fall inside a
-turn of the chat template. Source: Segment, Appendix A (prompt cap 1728 of 2048 tokens).
+turn of the chat template. A pair of which it leaves nothing to prefer is dropped.
+
+Source: Segment, Appendix A (prompt cap 1728 of 2048 tokens).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from rlhf_core.typed import Checked
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LOG = logging.getLogger(__name__)
 LongPrompt = Literal["truncate", "error"]
 
 
@@ -102,6 +106,50 @@ class EncodedSequence:
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.response)
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """Preference pairs that the limits left whole.
+
+    Attributes:
+        kept: their places among all pairs.
+        chosen, rejected: their sequences.
+        dropped: number of the other pairs.
+    """
+
+    kept: list[int]
+    chosen: list[EncodedSequence]
+    rejected: list[EncodedSequence]
+    dropped: int
+
+
+def whole_pairs(
+    chosen: Sequence[EncodedSequence], rejected: Sequence[EncodedSequence], eos_id: int, *, file: str | None = None
+) -> EncodedPairs:
+    """Returns pairs without those that prefer nothing: of which both answers have the same tokens, or one has no token
+    but EOS, after the cut to the limits.
+
+    Raises:
+        DataError: no pair is left.
+    """
+    kept = [
+        place
+        for place, (good, bad) in enumerate(zip(chosen, rejected, strict=True))
+        if good.response != bad.response and [eos_id] not in (good.response, bad.response)
+    ]
+    if not kept:
+        raise DataError(
+            f"none of {len(chosen)} pairs has two answers that differ within the limits",
+            file=file,
+            remedy="Raise the total limit, or lower that of prompts",
+        )
+    dropped = len(chosen) - len(kept)
+    if dropped:
+        _LOG.warning(
+            "%s of %s pairs are left out: within the limits their answers are equal or empty", dropped, len(chosen)
+        )
+    return EncodedPairs(kept, [chosen[i] for i in kept], [rejected[i] for i in kept], dropped)
 
 
 @contextmanager

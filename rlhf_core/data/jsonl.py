@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
+import io
 import json
+import lzma
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from rlhf_core.errors import DataError, invalid_path
+
+
+def _zstd(path: Path) -> BinaryIO:
+    import pyarrow
+
+    return cast("BinaryIO", io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd")))
+
+
+#: Openers of compressed files by a file's first bytes.
+_UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+#: Errors of a compressed file that is damaged or cut off; others are of class OSError.
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Opens a file to read its bytes, unpacked where they are compressed by gzip, bzip2, xz or zstd."""
+    with path.open("rb") as stream:
+        start = stream.read(6)
+    unpack = next((one for magic, one in _UNPACKERS.items() if start.startswith(magic)), None)
+    return path.open("rb") if unpack is None else cast("BinaryIO", unpack(path))
 
 
 @dataclass(frozen=True)
@@ -40,25 +70,25 @@ class Lines:
     broken: list[BadRow] = field(default_factory=list)
 
 
-def read_lines(path: str | Path) -> Lines:
-    """Reads a UTF-8 .jsonl or .jsonl.gz file; single broken lines are returned, not raised.
+def read_lines(path: str | Path, most: int | None = None) -> Lines:
+    """Reads a file of UTF-8, compressed or not, or its first lines; single broken lines are returned, not raised.
 
     Blank lines are no rows. Lines end at a line feed only (U+2028 inside a text is text).
 
     Raises:
-        DataError: the path is invalid, or the file is missing, unreadable, empty or a damaged gzip stream.
+        DataError: the path is invalid, or the file is missing, unreadable, empty or damaged.
     """
     path = Path(path)
     lines, number, remedy = Lines(str(path)), 0, "Check the path and its permissions"
     if path.exists() and not path.is_file():
         raise DataError("not a regular file", file=str(path), remedy="Name a file of JSON Lines")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
+        with open_bytes(path) as stream:
+            for number, raw in enumerate(islice(stream, most), start=1):
                 if raw.strip():
                     _add_line(lines, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        problem, remedy = f"the gzip stream is damaged or cut off after row {number} ({error})", "Download it again"
+    except DAMAGED as error:
+        problem, remedy = f"the compressed file is damaged or cut off after row {number} ({error})", "Download it again"
         raise DataError(problem, file=str(path), remedy=remedy) from error
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror or error})", file=str(path), remedy=remedy) from error
@@ -70,7 +100,7 @@ def read_lines(path: str | Path) -> Lines:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Returns all records of a .jsonl or .jsonl.gz file, strictly.
+    """Returns all records of a file, strictly.
 
     Raises:
         DataError: as `read_lines`, and for the first line that is no JSON object, with its row.
@@ -84,8 +114,12 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     return [record for _, record in lines.rows]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; of a key that it has twice, JSON readers differ in which value they take."""
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON (as `object_pairs_hook`).
+
+    Raises:
+        KeyError: a key that it has twice; JSON readers differ in which value they take.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         raise KeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
@@ -99,7 +133,7 @@ def _add_line(lines: Lines, number: int, raw: bytes) -> None:
         lines.broken.append(BadRow(number, "", "not UTF-8", raw.decode("utf-8", "backslashreplace").rstrip()))
         return
     try:
-        record = json.loads(text, object_pairs_hook=_once)
+        record = json.loads(text, object_pairs_hook=each_key_once)
     except KeyError as error:
         lines.broken.append(BadRow(number, str(error.args[0]), "set twice", text.rstrip()))
         return

@@ -88,6 +88,8 @@ class HuggingFaceSource:
     sets: Mapping[str, HubSet]
     screening: Screening = field(default_factory=Screening)
     summaries: list[QuarantineSummary] = field(default_factory=list)
+    #: Columns that a set's mapping does not name, of the sets that were loaded so far.
+    unmapped: dict[str, list[str]] = field(default_factory=dict)
 
     def available(self) -> dict[str, list[str]]:
         return {name: sorted(hub_set.splits) for name, hub_set in self.sets.items()}
@@ -98,6 +100,10 @@ class HuggingFaceSource:
         table = load_split(hub_set, hub_set.splits[split])
         label = f"{hub_set.path}:{hub_set.splits[split]}"
         _check_columns(hub_set.mapping, table.column_names, label)
+        mapped = {
+            theirs if theirs in table.column_names else theirs.split(".")[0] for theirs in hub_set.mapping.values()
+        }
+        self.unmapped[name] = [column for column in table.column_names if column not in mapped]
         lines = Lines(label)
         for number, row in enumerate(table, start=1):
             record = _mapped(row, hub_set.mapping)

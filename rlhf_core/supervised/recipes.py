@@ -78,11 +78,12 @@ class Weighted:
 
 @dataclass
 class Preferences:
-    """Pairs of encoded responses, and DPO's temperature."""
+    """Pairs of encoded responses, DPO's temperature, and the number of pairs that the limits dropped."""
 
     chosen: list[EncodedSequence]
     rejected: list[EncodedSequence]
     beta: float
+    dropped: int = 0
 
 
 class SupervisedRecipe(Protocol):
@@ -134,6 +135,8 @@ class Dpo(Checked):
         return (self.pairs,)
 
     def examples(self, sources: Sources, encoder: Encoder) -> Preferences:
+        from rlhf_core.data.encoding import whole_pairs
+
         rows: Sequence[Row] = sources.preference if self.pairs == PREFERENCE else pairs(sources.samples)
         if not rows:
             raise DataError(
@@ -141,7 +144,8 @@ class Dpo(Checked):
                 remedy="Sample more solutions per question, or at a higher temperature",
             )
         chosen, rejected = ([encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
-        return Preferences(chosen, rejected, self.beta)
+        whole = whole_pairs(chosen, rejected, encoder.eos_id)
+        return Preferences(whole.chosen, whole.rejected, self.beta, whole.dropped)
 
 
 @dataclass(frozen=True)

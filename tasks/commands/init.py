@@ -25,13 +25,9 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.models.device import Device
 from rlhf_core.published import printed_tables
 from tasks.commands.project_sizes import found_device, project_sizes
-from tasks.data_specs.pair_formats import (
-    COMMON_BEGINNING,
-    NO_PREFERENCE,
-    prompt_remedy,
-    read_pairs,
-    split_by_prompt,
-)
+from tasks.data_specs.pair_columns import ALIASES
+from tasks.data_specs.pair_dialogues import COMMON_BEGINNING
+from tasks.data_specs.pair_formats import NO_PREFERENCE, prompt_remedy, read_pairs, split_by_prompt
 from tasks.graph.code_dependencies import module_files
 from tasks.graph.dvc_files import ON_CPU, STAGES, matrix_folders
 from tasks.graph.dvc_files import write as write_graph
@@ -63,11 +59,13 @@ TRIED = 4
 
 @dataclass
 class GatheredPairs:
-    """Preference pairs of all files: good records, bad rows by file, and lines on each file with format and counts."""
+    """Preference pairs of all files: good records, bad rows by file, columns that are not read, and lines on each file
+    with format and counts."""
 
     train: list[Record] = field(default_factory=list)
     test: list[Record] = field(default_factory=list)
     bad: dict[Path, list[BadRow]] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -101,7 +99,7 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
 
     kind, pairs, seen = record_type("preference"), GatheredPairs(), set[str]()
     for file in files:
-        found, lines = read_pairs(file, columns)
+        found, lines, unread = read_pairs(file, columns)
         bad = sorted([*lines.broken, *find_faults(lines.rows, kind)], key=lambda row: row.row)
         wrong = [row for row in bad if row.reason != NO_PREFERENCE]
         if len(wrong) > MAX_BAD_SHARE * (total := len(lines.rows) + len(lines.broken)):
@@ -113,17 +111,23 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
             )  # fmt: skip
         good = [record for number, record in lines.rows if number not in {row.row for row in bad}]
         for record in good:
-            if record["id"] in seen:
+            while record["id"] in seen:
                 record["id"] = f"{file.stem}-{record['id']}"
             seen.add(record["id"])
         held_out = _HELD_OUT.search(file.name.lower()) is not None
         (pairs.test if held_out else pairs.train).extend(good)
         pairs.notes.append(f"pairs   {file}: {found}, {len(good)} pairs" + (" held out" if held_out else ""))
+        pairs.unread += [name for name in unread if name not in pairs.unread]
+        if unread:
+            pairs.notes.append(f"unread  {file}: {', '.join(unread)}")
         if bad:
             pairs.bad[file] = bad
             pairs.notes.append(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in data/quarantine/")
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
+    trained_on = {row["prompt"] for row in pairs.train}
+    if overlap := sum(row["prompt"] in trained_on for row in pairs.test):
+        pairs.notes.append(f"overlap {overlap} of {len(pairs.test)} held-out pairs ask prompts that are trained on")
     if len(pairs.train) < LEAST_PAIRS:
         prompts = len({str(row["prompt"]) for row in (*pairs.train, *pairs.test)})
         raise DataError(
@@ -236,7 +240,7 @@ def make_project(
         "name": name, "scale": SCALE, "model": json.dumps(place), "template": template, "reward": reward,
         "gives": gives, "credit": "as_is" if gives == "tokens" else "last_token", "device": device,
         "parameters": f"{parameters:,}", "pairs": f"{len(pairs.train):,}", "tests": f"{len(pairs.test):,}",
-        "stages": _ON_DEVICE, **sizes,
+        "unread": json.dumps(pairs.unread) if pairs.unread else None, "stages": _ON_DEVICE, **sizes,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{name}-") as staged:
         _write(Path(staged) / name, values, pairs)
@@ -301,7 +305,7 @@ def parse_columns(stated: Sequence[str]) -> dict[str, str]:
     Raises:
         RecipeError: a text of another form, or an unknown field.
     """
-    columns, known = {}, ("prompt", "chosen", "rejected")
+    columns, known = {}, tuple(ALIASES)
     for text in stated:
         ours, _, theirs = text.partition("=")
         if not theirs:

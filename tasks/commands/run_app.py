@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlhf_core.errors import DataError
 from tasks.commands.options import Full, Names, Remote, Scale, Seeds, Verbose, print_table, refuse_empty_name
 from tasks.commands.processes import run_flow, show_progress
 from tasks.graph.names import ALL, REHEARSED, SUITE, known_scale, split_names
@@ -111,6 +113,7 @@ def plan(
     paper, rows = split_names(root, names or [])
     stages = requested_stages(root, Request(paper, scale, full or names == [ALL], tuple(rows), tuple(seed or ())))
     print_plan(root, stages, expected_seconds(root, stages.values()), all_stages)
+    print_unread(stages.values())
 
 
 def rehearse(
@@ -195,6 +198,19 @@ def print_plan(
     shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
     line += f"; disk: {shown} in the cache, {free:.0f} GiB free"
     print(line + (". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)" if size > free else ""))
+
+
+def print_unread(stages: Iterable[Stage]) -> None:
+    """Prints the columns of preference pairs that stages `prepare` do not read, a line for each data set with any."""
+    from tasks.data_specs.data_sets import unread_of_spec
+    from tasks.params.data import RealSpec, data_spec
+    from tasks.params.pages import Address, read_settings
+
+    for name in dict.fromkeys(stage.command.split()[4] for stage in stages if stage.kind == "prepare"):
+        spec = data_spec(read_settings(Address(name)), name)
+        with suppress(DataError):  # files that cannot be read are refused by the stage
+            if isinstance(spec, RealSpec) and (unread := unread_of_spec(spec)):
+                print(f"{name}: columns that are not read: {', '.join(unread)}")
 
 
 def print_run_end(root: Path, request: Request, began: float = math.inf) -> None:

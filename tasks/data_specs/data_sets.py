@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data.jsonl import read_lines
 from rlhf_core.data.quarantine import QuarantineSummary, Screening
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Source
 from rlhf_core.errors import DataError
@@ -18,6 +19,10 @@ from tasks.running.artifacts import digest
 #: Directory that a `directory` source reads when its spec names none.
 DATA_VARIABLE = "REWARDSMITH_DATA"
 
+#: Columns of preference pairs that stages read.
+READ_COLUMNS = (
+    "id", "source", "prompt", "chosen", "rejected", "messages", "history", "score_chosen", "score_rejected",
+)  # fmt: skip
 #: Rows of each file, by name without `.jsonl`.
 Sets = dict[str, list[dict[str, Any]]]
 
@@ -141,6 +146,21 @@ def source_facts(source: DirectorySource | HuggingFaceSource, sets: Sequence[str
     """Returns facts of data.json about sets read from a folder or a hub."""
     digests = {"digests": file_digests(Path(source.root), sets)} if isinstance(source, DirectorySource) else {}
     return {"quarantine": [screened(summary) for summary in source.summaries], "sets": list(sets), **digests}
+
+
+def unread_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns of preference pairs that nothing here reads; rewards of your own may."""
+    return list(dict.fromkeys(name for row in rows for name in row if name not in READ_COLUMNS))
+
+
+def unread_of_spec(spec: RealSpec) -> list[str]:
+    """Returns the columns that `init` left out, and those of a folder's pairs that nothing reads (by first rows)."""
+    found = list(spec.unread)
+    if spec.source == "directory":
+        source = DirectorySource(data_directory(spec.directory))
+        for name in spec.preference:
+            found += unread_columns(row for _, row in read_lines(source.file(name, "train"), most=20).rows)
+    return list(dict.fromkeys(found))
 
 
 def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

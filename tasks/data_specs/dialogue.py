@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.sources import HuggingFaceSource, Source
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
 from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
 from tasks.data_specs.data_sets import (
@@ -21,6 +23,7 @@ from tasks.data_specs.data_sets import (
     source_of,
     split_off,
     together,
+    unread_columns,
 )
 from tasks.params.data import Filters, RealSpec, WorldSpec
 from tasks.running.artifacts import first_rows
@@ -116,7 +119,7 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source, named = source_of(spec, quarantine), ", ".join(spec.preference)
     kind = "preference"
     train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
-    removed: dict[str, dict[str, int]] = {}
+    unread, removed = _unread(spec, source, [*train, *test]), dict[str, dict[str, int]]()
     if spec.filters is not None:
         train, test, removed = _filtered(spec, spec.filters, train, test)
     fitted, validation = split_off(train, spec.validation_share, named)
@@ -147,11 +150,33 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     facts = source_facts(source, [*spec.preference, *others])
     measured = items | programs | rows_of_tasks
     facts |= {"benchmarks": measured} if measured else {}
+    facts |= {"unread": unread} if unread else {}
     facts |= {"filtered": removed} if spec.filters is not None else {}
     if spec.held_out:
         rows = first_rows(held_out, spec.held_out, "held_out", f"the test split of {named}")
         sets["benchmarks/held_out"] = _held_out_items(rows)
-    return sets, facts
+    held_out_sets = {name: sets[name] for name in sets if name == "preference.ood" or name.startswith("benchmarks/")}
+    return sets, facts | _overlap([*train, *prompts], held_out_sets)
+
+
+def _unread(spec: RealSpec, source: Source, pairs: list[dict[str, Any]]) -> list[str]:
+    """Returns the columns of the pairs that nothing reads, and of a hub those that their mappings leave out."""
+    if isinstance(source, HuggingFaceSource):
+        return [f"{name}.{column}" for name in spec.preference for column in source.unmapped[name]]
+    return list(dict.fromkeys([*spec.unread, *unread_columns(pairs)]))
+
+
+def _overlap(training: list[dict[str, Any]], held_out: Sets) -> dict[str, Any]:
+    """Returns {overlap: rows of each held-out set whose first prompt is trained on}, empty without any."""
+
+    def asked(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        messages = prompt_messages({"prompt": row["turns"][0], **row} if "turns" in row else row)
+        return tuple((message["role"], message["content"].strip()) for message in messages)
+
+    seen = set(map(asked, training))
+    counts = {name: sum(asked(row) in seen for row in rows) for name, rows in held_out.items()}
+    found = {name: count for name, count in counts.items() if count}
+    return {"overlap": found} if found else {}
 
 
 def _held_out_items(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,21 +1,24 @@
-"""Rows of files as people have them: JSON Lines, JSON, CSV and tab-separated text, Parquet and Arrow."""
+"""Rows of files as people have them: JSON Lines, JSON, CSV and tab-separated text, Parquet and Arrow.
+
+A cell of a table of text is a text: an empty one is no value, and no other one is taken for a number or for a gap.
+"""
 
 from __future__ import annotations
 
-import ast
 import csv
-import gzip
 import io
 import json
-import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.jsonl import BadRow, Lines, read_lines
+from rlhf_core.data.jsonl import DAMAGED, BadRow, Lines, each_key_once, open_bytes, read_lines
 from rlhf_core.data.schemas import LONGEST_TEXT
 from rlhf_core.errors import DataError
 
+#: Ends of the names of compressed files.
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
 #: Names of the only key of a JSON object that holds the rows.
 _ROWS = ("data", "rows", "train", "instances", "examples")
 
@@ -31,18 +34,18 @@ def read_rows(file: Path) -> Lines:
         inside = sorted(path.name for path in file.glob("*.arrow")) if file.is_dir() else []
         remedy = f"Give its file {file / inside[0]}" if inside else "Give files of preference pairs"
         raise DataError(problem, file=str(file), remedy=f"{remedy}, as in --data pairs.jsonl")
-    names = [name for name in file.suffixes if name != ".gz"]
+    names = [name for name in file.suffixes if name not in _PACKED]
     return READERS.get(names[-1] if names else "", read_lines)(file)
 
 
 def _text(file: Path) -> str:
     """Returns the text of a file, also of a compressed one, without a byte order mark."""
     try:
-        content = file.read_bytes()
-        return (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig")
+        with open_bytes(file) as stream:
+            return stream.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 ({error})", file=str(file), remedy="Convert it, for example by iconv") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataError(f"cannot be read ({error})", file=str(file), remedy="Copy or download it again") from None
 
 
@@ -50,9 +53,12 @@ def _json(file: Path) -> Lines:
     """Returns the rows of a JSON list, also in an object of one key; or of one object a line, as some files are."""
     text, remedy = _text(file), "It needs one list of objects"
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=each_key_once)
+    except KeyError as error:
+        remedy = "Keep one of its values"
+        raise DataError("a row has this field twice", file=str(file), field=error.args[0], remedy=remedy) from None
     except (ValueError, RecursionError) as error:
-        if text.lstrip().startswith("{") and file.suffix != ".gz" and len(text.strip().splitlines()) > 1:
+        if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
             return read_lines(file)
         raise DataError(f"not valid JSON ({error})", file=str(file), remedy=remedy) from None
     if isinstance(content, Mapping) and len(content) == 1 and next(iter(content)) in _ROWS:
@@ -65,38 +71,31 @@ def _json(file: Path) -> Lines:
 
 
 def _table(separator: str) -> Callable[[Path], Lines]:
-    """Returns a reader of tables of text with a line of names; a cell that begins as a list is read as one."""
+    """Returns a reader of tables of text with a line of names."""
 
     def read(file: Path) -> Lines:
         csv.field_size_limit(8 * LONGEST_TEXT)
-        rows = csv.DictReader(io.StringIO(_text(file), newline=""), delimiter=separator, strict=True)
-        lines = Lines(str(file))
+        rows = csv.reader(io.StringIO(_text(file), newline=""), delimiter=separator, strict=True)
+        lines, number = Lines(str(file)), 0
         try:
-            for number, row in enumerate(rows, start=1):
-                if None in row or None in row.values():
-                    lines.broken.append(BadRow(number, "", "not as many cells as columns", row.get(None, "")))  # type: ignore[call-overload]
+            filled = filter(None, rows)
+            names = [name or f"column {place}" for place, name in enumerate(next(filled, []), start=1)]
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                remedy = "Give each column a name of its own"
+                raise DataError("several columns have this name", file=str(file), field=twice[0], remedy=remedy)
+            for number, cells in enumerate(filled, start=1):
+                if len(cells) == len(names):
+                    lines.rows.append((number, {name: cell or None for name, cell in zip(names, cells, strict=True)}))
                 else:
-                    lines.rows.append((number, {name: _cell(value) for name, value in row.items() if name}))
+                    lines.broken.append(BadRow(number, "", "not as many cells as columns", cells))
         except csv.Error as error:
             raise DataError(
-                f"not readable as a table ({error})", file=str(file), row=len(lines.rows) + 1,
+                f"not readable as a table ({error})", file=str(file), row=number + 1,
                 remedy="Save it with quotes around texts, or as JSON Lines",
             ) from None  # fmt: skip
         return lines
 
     return read
-
-
-def _cell(text: str) -> Any:
-    """Returns a cell's text, or the list or mapping that is written in it; None for an empty one."""
-    if text.lstrip()[:2] not in ("[{", "{'", '{"'):
-        return text or None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return text
 
 
 def _columns(file: Path) -> Lines:
@@ -124,7 +123,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, bytes) else str(value)
 
 
-#: Readers by the end of a file's name, without `.gz`; others are JSON Lines.
+#: Readers by the end of a file's name, without those of compressed files; others are JSON Lines.
 READERS: Mapping[str, Callable[[Path], Lines]] = {
     ".parquet": _columns,
     ".arrow": _columns,

@@ -6,7 +6,7 @@ PKU-SafeRLHF, WebGPT, HelpSteer, AlpacaFarm, arenas) and lists of answers with r
 of which the best and the worst count.
 
 A row that its file's format does not fit becomes a record that the schema refuses, so that it is quarantined with a
-reason; so is a row that prefers no answer.
+reason; so is a row that prefers no answer. Columns that are not read are named.
 """
 
 from __future__ import annotations
@@ -15,123 +15,29 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from rlhf_core.data.dialogue import render_dialogue
 from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
+from tasks.data_specs.pair_columns import ALIASES, LISTS, extra_keys, is_messages, parse_structured, plain_row, renamed
+from tasks.data_specs.pair_dialogues import ANOTHER, COMMON_BEGINNING, form_of, pair_of
 from tasks.data_specs.pair_files import read_rows
 
-#: Names of columns that are read as ours, the first that a row has.
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "prompt": ("instruction", "question", "query", "input", "conversations", "conversation"),
-    "chosen": (
-        "chosen_response", "response_chosen", "preferred", "preferred_output", "accepted", "better", "response_j",
-    ),
-    "rejected": (
-        "rejected_response", "response_rejected", "dispreferred", "non_preferred_output", "worse", "response_k",
-    ),
-}  # fmt: skip
 #: Fields of pairs elsewhere that have another meaning or form here.
 _NOT_OURS = (
-    "messages", "label", "preference", "margin", "completions", "history", "system", "answers", "responses",
-    "conversation_a", "conversation_b",
+    "messages", "label", "preference", "margin", "completions", "history", "answers", "responses", "conversation_a",
+    "conversation_b", "tools",
 )  # fmt: skip
-#: Fields that may have messages.
-_DIALOGUES = (*ALIASES, "context", "conversation_a", "conversation_b")
-#: Roles in ShareGPT's messages.
-_ROLES = {"human": "user", "gpt": "assistant"}
 #: Why a row is not a pair.
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
-_ANOTHER = "not in the format of the file's other rows"
-_OPENINGS = "the answers do not continue the same dialogue"
-#: Format of texts whose prompt no column names.
-COMMON_BEGINNING = "texts with a common beginning"
+_TOOLS = "has tools, which a prompt here cannot offer"
+_NO_TOOLS: tuple[Any, ...] = (None, "", [], {})
 #: Rows by which a file's format is recognised.
 _LOOKED_AT = 20
-_ANSWER = "\n\nAssistant:"
-
-
-# --- pairs -------------------------------------------------------------------------------------------------------
-
-
-def _messages(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(turn, Mapping) for turn in value)
-
-
-def _is_transcript(value: str) -> bool:
-    return value.lstrip().startswith(("Human:", "System:")) and _ANSWER in value
-
-
-def _form(row: Record) -> str | None:
-    """Returns the format of a row with both answers, the most special one; None for another row."""
-    sides = row.get("chosen"), row.get("rejected")
-    if all(map(_messages, sides)):
-        return "messages"
-    if not all(isinstance(side, str) for side in sides):
-        return None
-    if "prompt" not in row:
-        return "transcripts" if all(map(_is_transcript, sides)) else COMMON_BEGINNING  # type: ignore[arg-type]
-    if _messages(row["prompt"]):
-        return "messages with texts as answers"
-    return "texts" if isinstance(row["prompt"], str) else None
-
-
-def _pair(row: Record, form: str | None = None) -> Record | str:
-    """Returns the prompt, chosen and rejected of a row with both answers, with `messages` where the prompt has several;
-    or why the row is not a pair. It is read in its most special format, if none is named."""
-    form = form or _form(row)
-    if form is None:
-        return _ANOTHER
-    if form == "transcripts":  # of HH-RLHF: both up to the last answer are the prompt
-        (opening, _, chosen), (other, _, rejected) = (row[name].rpartition(_ANSWER) for name in ("chosen", "rejected"))
-        if opening.strip() != other.strip():
-            return _OPENINGS
-        return {"prompt": f"{opening.strip()}{_ANSWER}", "chosen": chosen.strip(), "rejected": rejected.strip()}
-    if form == COMMON_BEGINNING:  # up to a blank; as TRL has it
-        both = zip(row["chosen"], row["rejected"], strict=False)
-        common = "".join(one for one, _ in takewhile(lambda letters: letters[0] == letters[1], both))
-        end = common.rfind(" ") + 1
-        return {"prompt": common[:end].strip(), "chosen": row["chosen"][end:], "rejected": row["rejected"][end:]}
-    system = row.get("system")
-    if form == "texts" and isinstance(system, str) and system.strip():
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": row["prompt"]}]
-        return {**_answers(row), "prompt": render_dialogue(messages), "messages": messages}
-    return {**_answers(row), "prompt": row["prompt"]} if form == "texts" else _of_messages(row)
-
-
-def _answers(row: Record) -> Record:
-    return {name: row[name] for name in ("chosen", "rejected")}
-
-
-def _of_messages(row: Record) -> Record | str:
-    """Returns a pair whose answers are messages, alone or behind those of the prompt, or answer its messages."""
-    before, answers = [], []
-    for name, answer in _answers(row).items():
-        *opening, last = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
-        if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
-            return f"{name} does not end with a text of the assistant"
-        before.append(opening)
-        answers.append(last["content"])
-    if before[0] != before[1]:
-        return _OPENINGS
-    stated = row.get("prompt")
-    turns: list[Any] = before[0] or (stated if _messages(stated) else [{"role": "user", "content": stated}])  # type: ignore[assignment]
-    for turn in turns:
-        if turn.get("role") not in ("system", "user", "assistant") or not isinstance(turn.get("content"), str):
-            return f"a message of {str(turn.get('role'))[:20]} is not a text of system, user or assistant"
-    if turns[-1]["role"] != "user":
-        return "the prompt does not end with a message of the user"
-    messages = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
-    made: Record = {"chosen": answers[0], "rejected": answers[1]}
-    if len(messages) == 1:
-        return {"prompt": messages[0]["content"], **made}
-    return {"prompt": render_dialogue(messages), "messages": messages, **made}
 
 
 # --- several answers ---------------------------------------------------------------------------------------------
@@ -177,8 +83,9 @@ TWO_ANSWERS: tuple[tuple[str, tuple[str, str, str], tuple[str, ...], Callable[..
     ("an arena", ("prompt", "response_a", "response_b"), ("winner",), _winner),
     ("an arena's votes", ("prompt", "response_a", "response_b"), ("winner_model_a", "winner_model_b"), _difference),
 )
-#: A list of answers: its column, and of each answer the text, its rank from the best, or its score.
-_LISTS = ("answers", "completions", "responses")
+
+
+#: Of each answer of a list, the text, its rank from the best, or its score.
 _ANSWER_TEXTS, _RANKS = ("answer", "response", "text", "content"), ("rank",)
 _SCORES = ("overall_score", "score", "pm_score")
 
@@ -197,9 +104,9 @@ def _graded(one: Any) -> tuple[float, float | None, str] | None:
 
 def _graded_list(row: Record) -> list[tuple[float, float | None, str]]:
     """Returns the graded answers of a row's list; none without a prompt or a list of answers with texts."""
-    for name in _LISTS if "prompt" in row else ():
+    for name in LISTS if "prompt" in row else ():
         answers: Any = row.get(name)
-        if _messages(answers) and (found := [grade for one in answers if (grade := _graded(one)) is not None]):
+        if is_messages(answers) and (found := [grade for one in answers if (grade := _graded(one)) is not None]):
             return found
     return []
 
@@ -212,9 +119,9 @@ def _of_two(
     side = better(*(row[name] for name in verdict))
     if math.isnan(side) or side == 0:
         return NO_PREFERENCE if side == 0 else NO_VERDICT
-    found = {} if prompt in (first, second) and _messages(prompt) else {"prompt": prompt}
+    found = {} if prompt in (first, second) and is_messages(prompt) else {"prompt": prompt}
     chosen, rejected = (first, second) if side > 0 else (second, first)
-    return _pair({**_system(row), **found, "chosen": chosen, "rejected": rejected})
+    return pair_of({**_system(row), **found, "chosen": chosen, "rejected": rejected})
 
 
 def _system(row: Record) -> Record:
@@ -229,7 +136,7 @@ def _of_list(row: Record) -> Record | str:
     (high, shown_high, chosen), (low, shown_low, rejected) = max(found), min(found)
     if high == low:
         return NO_PREFERENCE
-    pair = _pair({**_system(row), "prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
+    pair = pair_of({**_system(row), "prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
     if isinstance(pair, str) or shown_high is None:
         return pair
     return {**pair, "score_chosen": shown_high, "score_rejected": shown_low}
@@ -237,21 +144,22 @@ def _of_list(row: Record) -> Record | str:
 
 #: Titles of the formats, the most special first.
 _TITLES: tuple[str, ...] = ("messages", "messages with texts as answers", "transcripts", "texts", COMMON_BEGINNING)
-_TITLES += (*(title for title, *_ in TWO_ANSWERS), "a list of answers")
+_LIST_TITLE = "a list of answers"
+_TITLES += (*(title for title, *_ in TWO_ANSWERS), _LIST_TITLE)
 
 
 def _readings(row: Record) -> dict[str, Callable[[], Record | str]]:
     """Returns how a row is read in each format that fits it, by title."""
     found: dict[str, Callable[[], Record | str]] = {}
-    if (form := _form(row)) is not None:
-        found[form] = partial(_pair, row)
+    if (form := form_of(row)) is not None:
+        found[form] = partial(pair_of, row)
         if form == "transcripts":
-            found[COMMON_BEGINNING] = partial(_pair, row, COMMON_BEGINNING)
+            found[COMMON_BEGINNING] = partial(pair_of, row, COMMON_BEGINNING)
     for title, columns, verdict, better in TWO_ANSWERS:
         if all(name in row for name in (*columns, *verdict)):
             found[title] = partial(_of_two, row, columns, verdict, better)
     if _graded_list(row):
-        found["a list of answers"] = partial(_of_list, row)
+        found[_LIST_TITLE] = partial(_of_list, row)
     return found
 
 
@@ -266,8 +174,22 @@ Columns of other names are given as --column chosen=their_name"""
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
-    """Returns the format of a file of preference pairs, and its rows as records that are yet to be screened.
+class PairFile(NamedTuple):
+    """A file of preference pairs.
+
+    Attributes:
+        title: its format.
+        lines: its rows as records that are yet to be screened.
+        unread: its columns, and keys of messages (as `chosen[].id`), that are not read.
+    """
+
+    title: str
+    lines: Lines
+    unread: list[str]
+
+
+def read_pairs(file: Path, columns: Mapping[str, str]) -> PairFile:
+    """Returns the pairs of a file.
 
     Args:
         file: see `pair_files`.
@@ -277,31 +199,45 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> tuple[str, Lines]:
         DataError: a file that cannot be read, or rows of no known format; shows the first row and what was expected.
     """
     lines = read_rows(file)
-    rows = [(number, _renamed(row, columns)) for number, row in lines.rows]
+    named = [(number, renamed(row, columns)) for number, row in lines.rows]
     for name, column in columns.items():
-        if rows and not any(name in row for _, row in rows):
+        if named and not any(name in row for _, row in named):
             raise DataError(
                 f"no row has the column '{column}'", file=str(file), field=name,
                 remedy=f"Columns: {', '.join(lines.rows[0][1])}",
             )  # fmt: skip
+    broken = [*lines.broken, *parse_structured([row for _, row in named], [number for number, _ in named])]
+    wrong = {bad.row for bad in broken}
+    rows = [(number, plain_row(row)) for number, row in named if number not in wrong]
     readings = [_readings(row) for _, row in rows]
     fitting = Counter(title for found in readings[:_LOOKED_AT] for title in found)
     if not fitting:
-        _refuse(lines)
+        _refuse(Lines(lines.file, lines.rows if rows else [], broken))
     title = max(_TITLES, key=fitting.__getitem__)
     made: list[tuple[int, Record]] = []
-    broken, known = list(lines.broken), set[str]()
+    known = set[str]()
     for (number, row), found in zip(rows, readings, strict=True):
         pair = found[title]() if title in found else _not_fitting(row)
+        if row.get("tools") not in _NO_TOOLS:
+            pair = _TOOLS
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
             continue
         record = _record(pair, row, file, number)
-        if record["id"] in known:  # several pairs of one prompt often have its id
+        while record["id"] in known:  # several pairs of one prompt often have its id
             record["id"] = f"{record['id']}-{number}"
         known.add(record["id"])
         made.append((number, record))
-    return title, Lines(str(file), made, broken)
+    return PairFile(title, Lines(str(file), made, broken), _unread(named, title))
+
+
+def _unread(rows: Iterable[tuple[int, Record]], title: str) -> list[str]:
+    """Returns the columns of rows, and keys of their messages, that a format does not read."""
+    read = {*ALIASES, "id", "source", "tools", "score_chosen", "score_rejected"}
+    read |= {name for one, columns, verdict, _ in TWO_ANSWERS if one == title for name in (*columns, *verdict)}
+    read |= {*LISTS} if title == _LIST_TITLE else set()
+    found = [name for _, row in rows for name in (*(name for name in row if name not in read), *extra_keys(row))]
+    return list(dict.fromkeys(found))
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
@@ -312,50 +248,18 @@ def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
     return f"No column is called prompt; {named}: name the one with the prompts by --column prompt=NAME"
 
 
-def _renamed(row: Record, columns: Mapping[str, str]) -> Record:
-    """Returns a row with our names of its columns, without those that have no value, such as a table's NaN."""
-    gaps = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
-    made = {name: value for name, value in row.items() if value is not None and name not in gaps}
-    asked = [text for text in (made.get("instruction"), made.get("input")) if isinstance(text, str)]
-    if len(asked) == 2 and "prompt" not in made and "prompt" not in columns:
-        made["instruction"] = "\n\n".join(text for text in asked if text.strip())
-    for name, aliases in ALIASES.items():
-        wanted = (columns[name],) if name in columns else () if name in made else aliases
-        if (theirs := next((alias for alias in wanted if alias in made), None)) is not None:
-            made[name] = made.pop(theirs)
-    return {name: _plain_messages(value) if name in _DIALOGUES else value for name, value in made.items()}
-
-
-def _plain_messages(value: Any) -> Any:
-    """Returns messages as lists of {role, content}: ShareGPT's {from, value}, OpenAI's {messages: [...]}, one message
-    alone, contents in parts; WebGPT's text of a question; any other value as it is."""
-    if isinstance(value, Mapping):
-        value = value.get("full_text", value)
-    if isinstance(value, Mapping):
-        value = value["messages"] if "messages" in value else [value] if {"role", "from"} & value.keys() else value
-    if not _messages(value):
-        return value
-    plain = []
-    for turn in value:
-        role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-        if _messages(content) and all(part.get("type") == "text" for part in content):
-            content = "".join(str(part.get("text")) for part in content)
-        plain.append({**turn, "role": _ROLES.get(str(role), role), "content": content})
-    return plain
-
-
 def _not_fitting(row: Record) -> Record | str:
     """Returns the row as it is where a text of a pair is missing, for the schema to name it; else why it is not one."""
     texts = {name: row.get(name) for name in ("prompt", "chosen", "rejected")}
-    lacking = any(value is None for value in texts.values()) and not any(map(_messages, texts.values()))
-    return {name: value for name, value in texts.items() if value is not None} if lacking else _ANOTHER
+    lacking = any(value is None for value in texts.values()) and not any(map(is_messages, texts.values()))
+    return {name: value for name, value in texts.items() if value is not None} if lacking else ANOTHER
 
 
 def _record(made: Record, row: Record, file: Path, number: int) -> Record:
     """Returns what a row's format gives as a record, with the row's other fields and its id and source."""
     own = {name: value for name, value in row.items() if name not in (*ALIASES, *_NOT_OURS)}
     name, source = row.get("id"), row.get("source")
-    identity = str(name) if isinstance(name, str | int) and str(name).strip() else f"{file.stem}-{number:06d}"
+    identity = str(name) if isinstance(name, str | int | float) and str(name).strip() else f"{file.stem}-{number:06d}"
     return {**own, **made, "id": identity, "source": source if isinstance(source, str) and source else file.name}
 
 

@@ -181,6 +181,7 @@ class RealSpec(ReadSpec):
         filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
         alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
             is the published one against its baseline; without it, no length-controlled win rate over it is measured.
+        unread: columns of the pairs' own files that `rewardsmith init` left out, for the record.
         held_out: prompts of the pairs' test split in the benchmark `held_out`, 0 for none; an optimiser's
             `checkpoint_benchmark` can name it.
     """
@@ -196,6 +197,7 @@ class RealSpec(ReadSpec):
     sets: Mapping[str, HubSet] = field(default_factory=dict)
     filters: Filters | None = None
     alpaca_calibration: str | None = None
+    unread: tuple[str, ...] = ()
     held_out: Size = 0
 
     def _check_together(self) -> None:

@@ -80,6 +80,8 @@ def supervised_trainer(row: RowTraining) -> Learn:
         summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
         if isinstance(examples, Weighted):
             summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
+        elif examples.dropped:
+            summary["pairs_dropped"] = examples.dropped
         return summary
 
     return learn

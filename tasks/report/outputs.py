@@ -198,18 +198,30 @@ def of_one_seed(runs: Mapping[str, Mapping[int, StageOutput]]) -> dict[str, Stag
     return {name: by_seed[seeds[0]] for name, by_seed in there.items()} if seeds else {}
 
 
+def overlap_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Returns how many held-out rows of a data.json ask prompts that are trained on, a text for each set with any."""
+    return [
+        f"{count:,} of {facts['rows'][name]:,} rows of {name} ask prompts that are trained on"
+        for name, count in facts.get("overlap", {}).items()
+    ]
+
+
 def result_in_words(root: Path, stage: Stage) -> str:
     """Returns what a stage's result says, for the line that a run prints about it; empty where it says nothing."""
     result = Path(stage.out) / "result"
     if stage.kind == "prepare":
         path = root / result / "data.json"
-        facts = read_object(path).get("quarantine", []) if exists_or_raise_if_lost(path) else []
-        bad, total = sum(file["quarantined"] for file in facts), sum(file["total"] for file in facts)
-        return f"{bad:,} of {total:,} rows in quarantine: {result}/quarantine/" if bad else ""
+        facts = read_object(path) if exists_or_raise_if_lost(path) else {}
+        files = facts.get("quarantine", [])
+        bad, total = sum(file["quarantined"] for file in files), sum(file["total"] for file in files)
+        found = [f"{bad:,} of {total:,} rows in quarantine: {result}/quarantine/"] if bad else []
+        return "; ".join([*found, *overlap_in_words(facts)])
     path = root / result / "metrics.json"
     metrics = read_object(path) if exists_or_raise_if_lost(path) else {}
     if stage.kind == "reward_model" and "accuracy" in metrics:
-        return f"right about {100 * metrics['accuracy']:.0f} % of held-out labels"
+        dropped = int(sum(metrics.get(f"{split}_pairs_dropped", 0) for split in ("train", "validation", "ood")))
+        left_out = f"; {dropped:,} pairs left out, which the limits cut to equal or empty answers" if dropped else ""
+        return f"right about {100 * metrics['accuracy']:.0f} % of held-out labels{left_out}"
     if stage.kind == "policy" and "win_rate_vs_sft" in metrics:
         kl = f", KL {metrics['kl']:.1f}" if "kl" in metrics else ""
         return f"win rate over SFT {metrics['win_rate_vs_sft']:.0f} %{kl}"

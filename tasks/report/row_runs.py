@@ -26,9 +26,9 @@ from tasks.graph.scale import Scale
 from tasks.params.pages import read_page, read_settings
 from tasks.params.stages import RowsAndSeeds
 from tasks.report.games import BENCHMARK
-from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.outputs import ResultTree, StageOutput, overlap_in_words
 from tasks.report.worlds import Comparison, compare, exploratory
-from tasks.running.artifacts import stage_record
+from tasks.running.artifacts import read_object, stage_record
 from tasks.running.doubtful_numbers import alarm_text, alarms_of
 from tasks.running.platform_state import read_private
 from tasks.studies.world_record import STAGE_FAILED
@@ -200,6 +200,8 @@ def _caveats(first: RowRuns, others: Sequence[RowRuns], metric: str) -> Iterator
         if len({*found.values()}) > 1:
             differing = "; ".join(f"{address}: {value}" for address, value in found.items())
             yield f"Rows have {what} of their own ({differing}): differences are of that, too."
+    overlaps = [text for row in rows for run in row.runs.values() for text in _overlaps(run)]
+    yield from (f"{text}: numbers measured on them are too good." for text in dict.fromkeys(overlaps))
     differences = [row.difference for row in others if row.difference is not None]
     yield from dict.fromkeys(f"Not the same worlds: {found.missing}." for found in differences if found.missing)
     apart = (row.address for row in others if row.difference is None)
@@ -214,6 +216,13 @@ def _inputs(run: StageOutput, kind: str) -> list[str]:
     """Returns the names of the data or models that a run is made from."""
     inputs = [Path(name).parts for name in stage_record(run.path).get("inputs", {})]
     return [parts[parts.index(kind) + 1] for parts in inputs if kind in parts]
+
+
+def _overlaps(run: StageOutput) -> list[str]:
+    """Returns what of the held-out data of a run is trained on."""
+    root = run.path.parents[5]  # results/<scale>/<paper>/<kind>/<row>/<seed>
+    read = [root / name / "data.json" for name in stage_record(run.path).get("inputs", {})]
+    return [text for file in read if file.is_file() for text in overlap_in_words(read_object(file))]
 
 
 def run_end(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlhf_core.data.batching import rows_by_length
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder, whole_pairs
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy, sequence_statistics
@@ -27,11 +27,13 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class SegmentedPairs:
-    """Preference pairs of one split, cut into segments: chosen then rejected responses."""
+    """Preference pairs of one split that the limits left whole, cut into segments: chosen then rejected responses;
+    `dropped` is the number of the other pairs."""
 
     rows: list[PreferencePair]
     sequences: list[SegmentedSequence]
     spans: list[list[tuple[int, int]]]
+    dropped: int
 
     @property
     def count(self) -> int:
@@ -63,9 +65,14 @@ class Reading:
         return load_entropies(folder, split)
 
     def pairs(self, rows: list[PreferencePair], entropies: list[list[float]] | None) -> SegmentedPairs:
-        """Returns both responses of every pair, encoded and cut."""
-        encoded = [self.encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-        return SegmentedPairs(rows, *self.cut(encoded, entropies))
+        """Returns both responses of every pair that the limits leave whole, encoded and cut; `entropies` are of all
+        pairs."""
+        chosen, rejected = ([self.encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
+        whole = whole_pairs(chosen, rejected, self.encoder.eos_id)
+        if entropies is not None:
+            entropies = [entropies[start + i] for start in (0, len(rows)) for i in whole.kept]
+        cut = self.cut([*whole.chosen, *whole.rejected], entropies)
+        return SegmentedPairs([rows[i] for i in whole.kept], *cut, whole.dropped)
 
     def cut(
         self, encoded: list[EncodedSequence], entropies: list[list[float]] | None

@@ -14,8 +14,13 @@ import pytest
 
 from rlhf_core.data.encoding import Limits
 from rlhf_core.errors import DataError
+from rlhf_core.segmentation.segmenters import build_segmenter
+from rlhf_core.supervised.recipes import Dpo, Sources
+from tasks.aspect_model import _whole_pairs
+from tasks.running.artifacts import write_jsonl
 from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import USER_ERROR, run_main
+from tasks.scoring.segmenting import Reading
 from tests.tasks.golden_files import FILES, FILES_FOLDER
 from tests.tasks.golden_runs import SETTINGS, GoldenRuns, SharedRuns
 
@@ -94,3 +99,24 @@ def test_a_prompt_beyond_the_cap_is_cut_and_counted_or_refused_by_file_and_row(g
     else:
         encode(encoder, rows, "response", data / "sft.jsonl")
         assert encoder.counts.prompts_cut == 1
+
+
+def test_every_reader_of_pairs_leaves_out_those_that_the_limits_destroy(golden: SharedRuns, tmp_path: Path) -> None:
+    encoder = load_encoder(golden.result("dialogue"), golden.result("dialogue-tokenizer"))
+    long = "Here it is, " * 40
+    rows: Any = [
+        {"prompt": "Where?", "chosen": f"{long}yes.", "rejected": f"{long}no."},
+        {"prompt": "Where?", "chosen": "Here.", "rejected": "There."},
+    ]
+    encoder.limits = Limits(60, 128)
+    encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
+    entropies = [[float(place)] * len(one.response) for place, one in enumerate(encoded)]
+    write_jsonl(tmp_path / "pairs.jsonl", rows)
+    read = Reading(encoder, build_segmenter({"kind": "entropy", "cutoff": 1.5})).pairs(rows, entropies)
+    assert (read.rows, read.count, read.dropped) == (rows[1:], 1, 1)
+    learned = Dpo(beta=0.1).examples(Sources(preference=rows), encoder)
+    aspect = [[one.sequence for one in side] for side in _whole_pairs(encoder, tmp_path / "pairs.jsonl")]
+    sides = [[encoder.sequence(rows[1], rows[1][side])] for side in ("chosen", "rejected")]
+    assert learned.dropped == 1
+    assert [one.sequence for one in read.sequences] == [*sides[0], *sides[1]]
+    assert sides == aspect == [learned.chosen, learned.rejected]

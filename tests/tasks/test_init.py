@@ -19,10 +19,12 @@ from rlhf_core.models.device import CPU, Device
 from tasks.command_line import commands
 from tasks.commands.init import gathered_pairs, make_project, parse_columns
 from tasks.commands.project_sizes import project_sizes
+from tasks.commands.run_app import print_unread
 from tasks.graph.check import check_all, check_rows
 from tasks.graph.dvc_files import resources
 from tasks.graph.matrix import build
 from tasks.graph.names import known_scale
+from tasks.graph.stages import Stage
 from tests.tiny_causal import save_causal, save_chat
 
 PAIRS = [{"prompt": f"Why {n}?", "chosen": f"So {n}.", "rejected": "No."} for n in range(30)]
@@ -233,6 +235,23 @@ def test_bad_rows_are_left_out_with_a_reason(folder: Path, capsys: pytest.Captur
     [bad] = [json.loads(line) for line in (folder / "mine/data/quarantine/pairs.jsonl.quarantine.jsonl").open()]
     assert bad["row"] == 31
     assert "1 rows left out" in capsys.readouterr().out
+
+
+def test_columns_that_are_not_read_and_an_overlap_are_told_by_init_and_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "pairs.jsonl", [{**row, "messages": [], "annotator": "x"} for row in PAIRS])
+    write(folder / "pairs.test.jsonl", [{**row, "chosen": "Therefore."} for row in PAIRS[:3]])
+    make(folder, files=(folder / "pairs.jsonl", folder / "pairs.test.jsonl"))
+    shown = capsys.readouterr().out
+    assert f"unread  {folder}/pairs.jsonl: messages, annotator\n" in shown
+    assert "overlap 3 of 3 held-out pairs ask prompts that are trained on\n" in shown
+    monkeypatch.chdir(folder / "mine")
+    prepare = Stage("prepare", "prepare", "shared", "pairs", 0, "python -m tasks.prepare --spec "
+                    "params/scales/local/data.yaml:pairs --out x", (), (), "run", (), {})  # fmt: skip
+    print_unread([prepare])
+    said = "params/scales/local/data.yaml:pairs: columns that are not read: messages, annotator\n"
+    assert capsys.readouterr().out == said
 
 
 def test_a_file_of_many_bad_rows_is_refused(folder: Path) -> None:

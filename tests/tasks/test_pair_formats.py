@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import lzma
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow.parquet import write_table
 
+from rlhf_core.data.dialogue import parse_dialogue, prompt_messages
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs.pair_formats import COMMON_BEGINNING, read_pairs, split_by_prompt
+from tasks.data_specs.pair_dialogues import COMMON_BEGINNING
+from tasks.data_specs.pair_formats import read_pairs, split_by_prompt
 
 
 def user(text: str) -> dict[str, str]:
@@ -168,15 +178,163 @@ def test_a_table_json_lines_under_another_name_and_arrow_are_read(tmp_path: Path
         assert {key: record[key] for key in row} == row, name
 
 
-def test_messages_in_a_table_are_read(tmp_path: Path) -> None:
-    from csv import writer
+#: Texts that other readers take for numbers, gaps, lists or marks of a dialogue, and texts without blanks.
+TEXTS = st.sampled_from(
+    ("None", "NA", "nan", "007", "1e400", "true", "[]", "[1, 2]", '{"n": 0}', '[{"n": 0}]', "['a']", "'quoted\"",
+     "a,b\tc", "two\nlines\r\n", "天空是蓝色的。", "### Response:", "Human: Who?", "<|im_end|>", "\ufeffx", "🙂\u200d",
+     "12", "10")
+) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)  # fmt: skip
 
-    row = row_of("TRL's conversational pair")
-    for written in (json.dumps, repr):
-        with (tmp_path / "pairs.csv").open("w", newline="") as stream:
-            writer(stream).writerows([list(row), [written(value) for value in row.values()]])
-        [record] = records(tmp_path / "pairs.csv")
-        assert (record["prompt"], record["chosen"]) == ("Why?", "So.")
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> tuple[list[dict[str, str]], str, str]:
+    """A dialogue with an odd number of turns, perhaps behind a system text, and two answers."""
+    texts = draw(st.lists(TEXTS, min_size=1, max_size=3).filter(lambda found: len(found) % 2))
+    turns = [(assistant if place % 2 else user)(text) for place, text in enumerate(texts)]
+    system = [{"role": "system", "content": text} for text in draw(st.lists(TEXTS, max_size=1))]
+    chosen, rejected = draw(st.lists(TEXTS, min_size=2, max_size=2, unique_by=str.strip))
+    return [*system, *turns], chosen, rejected
+
+
+def forms(dialogue: list[dict[str, str]], chosen: str, rejected: str) -> Iterator[dict[str, Any]]:
+    """Rows in which a dialogue and two answers are written."""
+    system, turns = (dialogue[0]["content"], dialogue[1:]) if dialogue[0]["role"] == "system" else (None, dialogue)
+    answers = {"chosen": [assistant(chosen)], "rejected": [assistant(rejected)]}
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    share = [{"from": names[turn["role"]], "value": turn["content"], "weight": 1} for turn in dialogue]
+    yield {"prompt": dialogue, **answers}
+    yield {"prompt": dialogue, "chosen": chosen, "rejected": rejected}
+    yield {"prompt": dialogue, **{name: [*turns, *answer] for name, answer in answers.items()}}
+    yield {name: [{**turn, "id": f"{name}-{place}"} for place, turn in enumerate([*dialogue, *answer])]
+           for name, answer in answers.items()}  # fmt: skip
+    yield {"system": system, **{name: [*turns, *answer] for name, answer in answers.items()}}
+    yield {"system_prompt": [dialogue[0]] if system else None, "prompt": turns, **answers}
+    yield {
+        "conversations": share,
+        "chosen": {"from": "gpt", "value": chosen},
+        "rejected": {"from": "gpt", "value": rejected},
+    }
+    yield {"input": {"messages": dialogue, "tools": []}, "preferred_output": answers["chosen"],
+           "non_preferred_output": answers["rejected"]}  # fmt: skip
+    yield {"context": dialogue, "response1": rejected, "response2": chosen, "overall_preference": 2}
+    if len(turns) == 1 and not is_transcript(turns[0]["content"]):
+        yield {"system": system, "prompt": turns[0]["content"], "chosen": chosen, "rejected": rejected}
+        yield {"system": system, "prompt": turns[0]["content"], **answers}
+
+
+def is_transcript(text: str) -> bool:
+    return len(parse_dialogue(text)) > 1
+
+
+def write_as(ending: str, file: Path, row: dict[str, Any]) -> Path:
+    """Writes a row twice into a file of a format, structures of tables as JSON or as Python prints them."""
+    file = file.with_name(f"pairs{ending}")
+    if ending.startswith((".csv", ".tsv")):
+        printed = repr if ending.endswith("repr") else json.dumps
+        file, cells = (
+            file.with_suffix(ending[:4]),
+            [v if isinstance(v, str) else "" if v is None else printed(v) for v in row.values()],
+        )
+        with file.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, delimiter="\t" if ending[:4] == ".tsv" else ",").writerows([list(row), cells, cells])
+    elif ending == ".parquet":
+        write_table(pyarrow.Table.from_pylist([row, row]), file)
+    elif ending == ".json":
+        file.write_text(json.dumps([row, row]), encoding="utf-8")
+    else:
+        file.write_bytes(lzma.compress(f"{json.dumps(row, ensure_ascii=False)}\n".encode() * 2))
+    return file
+
+
+@pytest.mark.parametrize("ending", [".jsonl.xz", ".json", ".csv", ".csv.repr", ".tsv", ".parquet"])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(found=dialogues())
+def test_a_dialogue_and_its_answers_are_the_same_from_every_form_and_file(
+    tmp_path: Path, ending: str, found: tuple[list[dict[str, str]], str, str]
+) -> None:
+    dialogue, chosen, rejected = found
+    for row in forms(dialogue, chosen, rejected):
+        [record, _] = records(write_as(ending, tmp_path / "x", row))
+        read = [(turn["role"], turn["content"].strip()) for turn in prompt_messages(record)]
+        assert read == [(turn["role"], turn["content"].strip()) for turn in dialogue], row
+        assert (record["chosen"], record["rejected"]) == (chosen, rejected), row
+
+
+@pytest.mark.parametrize(
+    ("before", "chosen", "rejected"),
+    [
+        ("### Instruction:\nAdd 1 and 9\n\n### Response:\n", "10", "unknown"),
+        ("### Instruction:\nAdd 1 and 9\n\n### Response:\n", "10", "11"),
+        ("<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n", "Yes", "Yellow"),
+        ("天空是什么颜色？答案：", "蓝色。", "绿色。"),
+        ("The sky is ", "blue.", "black."),
+        ("Zählt das? ", "Ja", "Jain"),
+    ],
+)
+def test_a_common_beginning_ends_before_the_word_in_which_the_answers_part(
+    tmp_path: Path, before: str, chosen: str, rejected: str
+) -> None:
+    file = write(tmp_path / "pairs.jsonl", {"chosen": before + chosen, "rejected": before + rejected})
+    [record] = records(file)
+    assert (record["prompt"], record["chosen"], record["rejected"]) == (before.strip(), chosen, rejected)
+
+
+#: Rows that would lose a text or a label, and why they are refused.
+LOST: dict[str, tuple[dict[str, Any], str]] = {
+    "tools": ({"prompt": "Why?", "chosen": "So.", "rejected": "No.", "tools": [{"name": "f"}]}, "has tools"),
+    "tools of a prompt": (
+        {"prompt": {"messages": [user("Why?")], "tools": [{"name": "f"}]}, **SAID}, "has tools"
+    ),
+    "a call of a tool": (
+        {"prompt": [user("Why?")], **SAID, "chosen": [{**assistant("So."), "tool_calls": [{"id": "1"}]}]},
+        "chosen does not end with a text of the assistant",
+    ),
+    "a transcript that ends with a human turn": (
+        {"chosen": f"{HUMAN} So.\n\nHuman: Thanks", "rejected": f"{HUMAN} No."},
+        "chosen does not end with a text of the assistant",
+    ),
+    "another prompt": ({"prompt": "Who?", **WHOLE}, "the prompt is not the dialogue before the answers"),
+    "two system texts": (
+        {"system": "Be kind.", "prompt": [{"role": "system", "content": "Be rude."}, user("Why?")], **SAID},
+        "the system text is not that of the dialogue",
+    ),
+    "a system text in another form": (
+        {"system": {"text": "Be kind."}, "prompt": "Why?", "chosen": "So.", "rejected": "No."}, "system is not a text"
+    ),
+    "an answer that is the beginning of the other one": (
+        {"chosen": "It is so.", "rejected": "It is so. Or not."}, "missing|empty"
+    ),
+    "lists as numpy prints them": (
+        {"prompt": "Why?", **{name: f"[{user('Why?')}\n {turns[0]}]" for name, turns in SAID.items()}}, "cannot be read"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_row_that_would_lose_a_text_is_refused(tmp_path: Path, name: str) -> None:
+    row, said = LOST[name]
+    good = {key: value for key, value in ROWS["UltraFeedback, binarised"].items() if key in ("prompt", *SAID)}
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", *[row] * 3, good), {}).lines
+    faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
+    reasons = {fault.reason for fault in faults if fault.row < 4}
+    assert len([fault for fault in faults if fault.row < 4]) >= 3
+    assert all(re.search(said, reason) for reason in reasons), reasons
+
+
+def test_columns_and_keys_of_messages_that_are_not_read_are_named(tmp_path: Path) -> None:
+    row = {
+        "prompt_id": "f0",
+        "label": 1,
+        "messages": [],
+        **WHOLE,
+        "chosen": [{**turn, "id": 1} for turn in WHOLE["chosen"]],
+    }
+    assert read_pairs(write(tmp_path / "pairs.jsonl", row), {}).unread == [
+        "prompt_id",
+        "label",
+        "messages",
+        "chosen[].id",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,9 +343,12 @@ def test_messages_in_a_table_are_read(tmp_path: Path) -> None:
         ("pairs.csv", b"prompt,chosen,rejected\nWhy?,So.\n", "not as many cells as columns"),
         ("pairs.csv", b"prompt,chosen\n\xff\xfe,x\n", "not UTF-8"),
         ("pairs.csv", b"", "the file has no rows"),
+        ("pairs.csv", b"prompt,chosen,chosen\na,b,c\n", "field 'chosen': several columns have this name"),
+        ("pairs.csv", b'prompt,chosen\n"He" said,x\n', "row 1: not readable as a table"),
+        ("pairs.json", b'[{"prompt": "a", "prompt": "b"}]', "field 'prompt': a row has this field twice"),
         ("pairs.json", b'{"prompt": "x"}', "not a list of rows"),
         ("pairs.json", b"{broken", "not valid JSON"),
-        ("pairs.json.gz", b"[]", "cannot be read"),
+        ("pairs.json.gz", b"\x1f\x8b[]", "cannot be read"),
         ("pairs.parquet", b"PAR1", "not readable as Parquet"),
         ("pairs.arrow", b"x", "not readable as Arrow"),
     ],
@@ -261,11 +422,11 @@ def test_a_row_that_does_not_fit_its_file_is_a_fault(tmp_path: Path, wrong: dict
 def test_the_format_that_most_rows_fit_is_read(tmp_path: Path) -> None:
     safe = {"prompt": "Why?", "response_0": "So.", "response_1": "No.", "better_response_id": 0}
     both = {**safe, "chosen": "So.", "rejected": "No."}
-    title, lines = read_pairs(write(tmp_path / "safe.jsonl", *[both] * 12, *[safe] * 8), {})
+    title, lines, _ = read_pairs(write(tmp_path / "safe.jsonl", *[both] * 12, *[safe] * 8), {})
     assert (title, len(lines.rows)) == ("PKU-SafeRLHF", 20)
     talk = {name: f"Human: Why?\n\nAssistant: {answer}" for name, answer in (("chosen", "So."), ("rejected", "No."))}
     plain = {"chosen": "It is so.", "rejected": "It is not."}
-    title, lines = read_pairs(write(tmp_path / "talk.jsonl", *[talk] * 11, *[plain] * 9), {})
+    title, lines, _ = read_pairs(write(tmp_path / "talk.jsonl", *[talk] * 11, *[plain] * 9), {})
     assert (title, len(lines.rows)) == (COMMON_BEGINNING, 20)
 
 

@@ -114,6 +114,21 @@ def test_real_questions_become_labelled_answers_and_pairs(real_data: Path, tmp_p
         prepared(tmp_path, {**QA, "directory": few})
 
 
+def test_columns_that_nothing_reads_and_held_out_prompts_that_are_trained_on_are_recorded(tmp_path: Path) -> None:
+    row = {"chosen": "Yes.", "rejected": "No.", "source": "made up", "label": 1, "score_chosen": 2.0}
+    asked = {"train": [f"Why {i}?" for i in range(20)], "test": ["Why 3?", "Who?", "Human: Why 4?\n\nAssistant:"]}
+    for split, prompts in asked.items():
+        rows = [{**row, "id": f"{split}-{i}", "prompt": prompt} for i, prompt in enumerate(prompts)]
+        (tmp_path / f"pairs.{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    spec = {
+        "source": "directory", "directory": str(tmp_path), "template": "plain", "limits": {"prompt": 90, "total": 120},
+        "preference": ["pairs"], "validation_share": 0.1, "benchmark_rows": 1, "unread": ["prompt_id"], "held_out": 2,
+    }  # fmt: skip
+    _, facts = prepared(tmp_path, spec)
+    assert facts["unread"] == ["prompt_id", "label"]
+    assert facts["overlap"] == {"preference.ood": 2, "benchmarks/alpaca": 1, "benchmarks/held_out": 1}
+
+
 @pytest.mark.parametrize("name", ["tatoeba_es_en", "eutrans_es_en", "wmt_es_en"])
 def test_real_translations_become_every_set(real_data: Path, tmp_path: Path, name: str) -> None:
     files = shortened(real_data, tmp_path / "files", {name: 60})

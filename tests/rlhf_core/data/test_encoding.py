@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.data.encoding import CutCounts, EncodedSequence, Encoder, Limits, truncate_sequence
+from rlhf_core.data.encoding import CutCounts, EncodedSequence, Encoder, Limits, truncate_sequence, whole_pairs
 from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError, RecipeError
 
@@ -50,6 +50,29 @@ def test_a_sampled_answer_has_eos_unless_the_length_limit_cut_it(encoder: Encode
     assert encoder.sampled(row, "a b c", 4, 8) == whole
     assert encoder.sampled(row, "a b c", 3, 3) == EncodedSequence(whole.prompt, whole.response[:-1])
     assert encoder.sampled(row, "", 1, 1).response == [encoder.eos_id]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "room"),
+    [
+        ("The cat sat on the mat.", "The cat sat on the bed.", 4),  # equal up to the cut
+        ("The cat sat on the mat.", "No.", 1),  # no room for an answer
+        ("The cat sat on the mat.", "The cat sat on the bed.", 60),
+    ],
+)
+def test_a_pair_of_which_the_limits_leave_nothing_to_prefer_is_dropped_and_counted(
+    encoder: Encoder, chosen: str, rejected: str, room: int
+) -> None:
+    other, longest = {**ROW, "prompt": "?"}, len(encoder.prompt(ROW))
+    encoder = Encoder(encoder.tokenizer, encoder.template, Limits(longest, longest + room))
+    pairs = [(ROW, chosen, rejected), (other, "Yes.", "No."), (ROW, chosen, chosen)]
+    sides = [[encoder.sequence(row, texts[side]) for row, *texts in pairs] for side in (0, 1)]
+    whole = whole_pairs(*sides, encoder.eos_id)
+    assert whole.kept == ([0, 1] if room == 60 else [1])
+    assert whole.dropped == 3 - len(whole.kept)
+    assert [whole.chosen, whole.rejected] == [[side[i] for i in whole.kept] for side in sides]
+    with pytest.raises(DataError, match=r"file x: none of 1 pairs has two answers that differ .*Raise the total limit"):
+        whole_pairs(sides[0][2:], sides[1][2:], encoder.eos_id, file="x")
 
 
 ALTERNATE = (

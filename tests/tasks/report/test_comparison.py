@@ -73,6 +73,15 @@ def test_differences_are_over_worlds(root: Path) -> None:
     assert [line.split(":")[0] for line in found.caveats] == ["Exploratory"]
 
 
+def test_held_out_prompts_that_are_trained_on_are_told_beside_the_numbers(root: Path) -> None:
+    data = root / "results/testbed/shared/data/dialogue/result"
+    data.mkdir(parents=True)
+    facts = {"rows": {"preference.ood": 40, "benchmarks/alpaca": 8}, "overlap": {"benchmarks/alpaca": 2}}
+    write_json(data / "data.json", facts)
+    said = "2 of 8 rows of benchmarks/alpaca ask prompts that are trained on: numbers measured on them are too good."
+    assert compare_rows(root, "testbed", ["segment/segment", "bandit"]).caveats[0] == said
+
+
 def test_what_else_differs_is_said(root: Path) -> None:
     run(root, "par/par", 0, 70.0, data="ultrafeedback")
     found = compare_rows(root, "testbed", ["segment/segment", "par/par"])

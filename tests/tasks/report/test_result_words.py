@@ -28,6 +28,11 @@ def stage(root: Path, kind: str, metrics: dict[str, Any] | None) -> Stage:
     ("kind", "metrics", "words"),
     [
         ("reward_model", {"accuracy": 0.74}, "right about 74 % of held-out labels"),
+        (
+            "reward_model",
+            {"accuracy": 0.5, "train_pairs_dropped": 90, "validation_pairs_dropped": 7},
+            "right about 50 % of held-out labels; 97 pairs left out, which the limits cut to equal or empty answers",
+        ),
         ("policy", {"win_rate_vs_sft": 27.3, "kl": 7.4}, "win rate over SFT 27 %, KL 7.4"),
     ],
 )
@@ -43,3 +48,5 @@ def test_data_say_how_many_rows_are_in_quarantine_and_where(tmp_path: Path) -> N
     assert result_in_words(tmp_path, prepared) == f"3 of 1,220 rows in quarantine: {prepared.out}/result/quarantine/"
     write_json(facts, {"quarantine": [{"quarantined": 0, "total": 20}]})
     assert result_in_words(tmp_path, prepared) == ""
+    write_json(facts, {"overlap": {"preference.ood": 3}, "rows": {"preference.ood": 40}})
+    assert result_in_words(tmp_path, prepared) == "3 of 40 rows of preference.ood ask prompts that are trained on"
