@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flows.working_tree import end_orphans, mark
 from rlhf_core.errors import prints_errors
+from rlhf_core.services import client
 
 #: Functions by call; each returns the text that is printed at its end, or None.
 CALLS = {
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a call; returns the exit status: 1 for a run that failed or was cancelled, 2 for a user's error, 130 for
     Ctrl-C."""
     call, parameters = arguments or sys.argv[1:]
+    client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
     root = Path.cwd()
     # in order, so that the temporary Prefect server ends, too; Prefect catches the signal first, then calls this
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
