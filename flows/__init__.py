@@ -16,6 +16,7 @@ DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "PREFECT_CLIENT_MAX_RETRIES": "3",  # each request waits 14 s for a server that has gone
 }
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from flows.working_tree import end_orphans, mark
-from rlhf_core.errors import prints_errors
+from rlhf_core.errors import RewardsmithError, prints_errors
+from rlhf_core.services import client
 
 #: Functions by call; each returns the text that is printed at its end, or None.
 CALLS = {
@@ -27,8 +30,23 @@ CALLS = {
     "worker": "flows.worker:serve",
     "adopt": "flows.recipe:adopt",
 }
+ENDED_WELL = "the run ended well; its stages are listed above"
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
+
+
+def _end_without_server(error: BaseException) -> NoReturn:
+    """Ends the process as the run has ended whose state a Prefect server that has gone did not take.
+
+    What Prefect would still send at the process's end is given up: each request would wait for the server.
+    """
+    failure: BaseException | None = error
+    while failure is not None and not isinstance(failure, RewardsmithError):
+        failure = failure.__context__
+    print(ENDED_WELL if failure is None else f"error: {failure}", file=sys.stderr if failure else sys.stdout)
+    print(f"note: the Prefect server has gone ({error}), so its pages lack the end of the run", file=sys.stderr)
+    sys.stdout.flush()
+    os._exit(0 if failure is None else failure.exit_status)
 
 
 @prints_errors
@@ -36,12 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a call; returns the exit status: 1 for a run that failed or was cancelled, 2 for a user's error, 130 for
     Ctrl-C."""
     call, parameters = arguments or sys.argv[1:]
+    logging.raiseExceptions = False  # a server that has gone costs one line, not one for each log record
+    client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
     root = Path.cwd()
     # in order, so that the temporary Prefect server ends, too; Prefect catches the signal first, then calls this
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     end_orphans(root)
     if call != "worker":  # whose stages outlive it
         os.environ |= mark(root)
+    import httpx
     from prefect.exceptions import Abort, MissingResult
 
     try:
@@ -57,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
-        text = "the run ended well; its stages are listed above"
+        text = ENDED_WELL
+    except httpx.TransportError as error:
+        _end_without_server(error)
     if text is not None:
         print(text)
     return 0

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,8 @@ def make_limits(client: Any, name: str) -> None:
 
 @contextmanager
 def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Grant]:
-    """Holds what a run grants, once no other run of this machine holds it; without a platform at once.
+    """Holds what a run grants, once no other run of this machine holds it; without a platform, or after its server has
+    gone, at once.
 
     Args:
         cancelled: says when to wait no longer.
@@ -103,16 +104,27 @@ def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Itera
         RewardsmithError: a limit is missing, or the run was cancelled.
     """
     name = os.environ.get("REWARDSMITH_SLOTS")
-    if not name:
-        yield grant
-        return
     while not cancelled():
+        if not name or _server_has_gone():
+            yield grant
+            return
         with ExitStack() as held:
             if (given := _held(grant, name, held)) is not None:
                 yield given
                 return
         time.sleep(POLL_SECONDS)
     raise RewardsmithError("it waited for slots of this machine and was ended with its run")
+
+
+def _server_has_gone() -> bool:
+    """Returns whether nothing listens at the Prefect server's address any more."""
+    import httpx
+
+    try:
+        httpx.get(f"{os.environ['PREFECT_API_URL']}/health", timeout=20, verify=False)
+    except httpx.HTTPError as error:
+        return isinstance(error, httpx.ConnectError)
+    return False
 
 
 @contextmanager
@@ -156,6 +168,7 @@ def _take(limit: str, count: int, held: ExitStack) -> bool:
     slots = concurrency(
         limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
     )
+    held.enter_context(suppress(httpx.TransportError))  # of a release that a gone server does not hear: leases end
     try:
         held.enter_context(slots)
     except ConcurrencySlotAcquisitionError as error:

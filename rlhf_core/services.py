@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.lazy import httpx
 from rlhf_core.typed import Checked, at_least, between
 
+#: Most bytes of an answer.
+LONGEST = 64 << 20
 Q = TypeVar("Q")
 Row = Mapping[str, Any]
 
@@ -240,26 +243,44 @@ def check_address(url: str) -> None:
 
 
 def client(concurrency: int, headers: Mapping[str, str] | None = None) -> httpx.Client:
-    """Returns a client for `post`, for several threads."""
+    """Returns a client for `post`, for several threads.
+
+    Raises:
+        RecipeError: a proxy or certificate that the environment names cannot be used.
+    """
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    return httpx.Client(limits=limits, headers=headers)
+    try:
+        return httpx.Client(limits=limits, headers={"Accept-Encoding": "gzip", **(headers or {})})
+    except (ValueError, ImportError, OSError) as error:
+        raise RecipeError(
+            f"a proxy or certificate of the environment cannot be used ({error}); correct or unset ALL_PROXY, "
+            "HTTP_PROXY, HTTPS_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from None
 
 
 def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> httpx.Response:
     """Returns the answer to a POST.
 
     Raises:
-        CallFailed: no connection, no whole answer within some seconds, or an answer that is not HTTP.
+        CallFailed: no connection, no whole answer within some seconds, an answer that is longer than `LONGEST` bytes
+            when it is unpacked, or one that is not HTTP.
     """
     until, body = time.monotonic() + seconds, bytearray()
     try:
         with client.stream("POST", url, timeout=seconds, **content) as answer:  # whose timeout is of each silence
+            packed = answer.headers.get("content-encoding", "identity").lower()
+            if packed not in ("identity", "gzip"):
+                raise CallFailed(f"the answer is packed as '{packed}'; only gzip was asked for", final=True)
+            unpacking = zlib.decompressobj(wbits=31)
             for part in answer.iter_raw():
-                body += part
+                body += part if packed == "identity" else unpacking.decompress(part, LONGEST + 1 - len(body))
+                if len(body) > LONGEST:
+                    raise CallFailed(f"the answer is longer than {LONGEST >> 20} MiB", final=True)
                 if time.monotonic() > until:
                     raise httpx.ReadTimeout("the answer has not ended")
-        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(body))
+        headers = [(name, value) for name, value in answer.headers.items() if name != "content-encoding"]
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(body))
     except httpx.TimeoutException:
         raise CallFailed(f"no answer within {seconds} s; is the server overloaded?") from None
-    except (httpx.TransportError, httpx.DecodingError) as error:
+    except (httpx.TransportError, zlib.error) as error:
         raise CallFailed(f"cannot be reached ({type(error).__name__}: {error}); is the server running?") from None

@@ -28,9 +28,9 @@ from rlhf_core.data.jsonl import read_lines
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import RECORD_TYPES
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.evaluation.answers import extract_number, parse_number, solution_is_right
+from rlhf_core.evaluation.answers import extract_number, parse_number
 from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgeRequest, render
-from rlhf_core.reasoning.grading import extract_answer
+from rlhf_core.reasoning.grading import extract_answer, is_right
 from tasks.graph.check import check_rows
 from tasks.graph.matrix import build
 from tasks.params.pages import read_page
@@ -101,7 +101,7 @@ def model_answers(rng: random.Random) -> None:
     """An answer has a number that can be read again, or none."""
     text = random_text(rng)
     number = extract_number(text)
-    assert number is None or solution_is_right(f"#### {number}", number) or parse_number(number) is None, text
+    assert number is None or is_right(number, {"answer": number}) or parse_number(number) is None, text
     extract_answer(text, {"answer": "cat", "choices": ["cat", "dog", "1", "2"]})
 
 

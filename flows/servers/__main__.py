@@ -22,6 +22,7 @@ from flows.servers import processes
 from flows.servers.settings import POOL, PORTS, Settings, load
 from flows.working_tree import end_orphans
 from rlhf_core.errors import RewardsmithError
+from rlhf_core.services import client
 from tasks.running import machine
 from tasks.running.locks import in_turn
 from tasks.running.platform_state import CLIENT, FOLDER, STATE, is_up, write_private
@@ -152,6 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = Path.cwd().resolve()
     try:
+        client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
         with in_turn(root / FOLDER / "lock", "another `rewardsmith up` or `down` runs here"):
             if options.what == "up":
                 up(root, {name: getattr(options, f"{name}_port") for name in PORTS})

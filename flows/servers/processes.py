@@ -63,7 +63,6 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    log.chmod(0o600)
     processes = read_state(settings.folder)["processes"] | {name: process.pid}
     write_private(settings.folder / STATE, note(settings) | {"processes": processes})
     return process
@@ -157,19 +156,19 @@ def prepare_mlflow(settings: Settings) -> bool:
         RewardsmithError: a database cannot be prepared.
     """
     text = AUTH.format(database=settings.database("auth"), user=USER, password=settings.password)
-    with os.fdopen(
-        os.open(settings.folder / "mlflow-auth.ini", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-    ) as auth_file:
-        auth_file.write(text)
+    (settings.folder / "mlflow-auth.ini").write_text(text)
     places = {name: settings.database(name) for name in ("mlflow", "auth")}
     marks = {name: mark_of("mlflow", place) for name, place in places.items()}
     files = {name: Path(place.removeprefix("sqlite:///")) for name, place in places.items()}
     new = {name: file for name, file in files.items() if not file.exists()}
+    if "mlflow" not in new:
+        files["mlflow"].chmod(0o600)  # it is outside the platform's folder
     if not new and read_private(settings.folder / PREPARED) == marks:
         return False
     # a new file gets its name when it is whole: a half-made one could not be upgraded
     for name, file in new.items():
         Path(f"{file}.new").unlink(missing_ok=True)
+        Path(f"{file}.new").touch(mode=0o600)
         places[name] += ".new"
     if problem := upgrade(places, cwd=settings.folder, **settings.environment("mlflow")):
         shown = " and ".join(str(file) for file in files.values())

@@ -164,10 +164,12 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
             f"{HOST} is {host}, which is neither an IPv4 address nor the name of a host with one ({error}). Set it to "
             f"an address of this machine, to {EVERYWHERE} for all of them, or to {LOOPBACK}"
         ) from None
-    path = root / FOLDER / "credentials.json"
+    folder = root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # its files have secrets: passwords, databases, logs
+    path = folder / "credentials.json"
     known = read_private(path)
     if not {"password", "secret"} <= {*known}:
         known = {"user": USER, "password": secrets.token_urlsafe(24), "secret": secrets.token_urlsafe(32)}
         write_private(path, known)
-    path.chmod(0o600)
     return Settings(root, host, dict(ports), str(known["password"]), str(known["secret"]))

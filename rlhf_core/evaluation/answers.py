@@ -93,12 +93,6 @@ def parse_number(text: str) -> Fraction | None:
         return None
 
 
-def solution_is_right(solution: str, gold: str) -> bool:
-    """Returns whether the number of a generated solution equals that of the gold answer: 18.0 is 18, 3/4 is 0.75."""
-    found, target = (parse_number(extract_number(text) or "") for text in (solution, gold))
-    return found is not None and found == target
-
-
 def cut_at(text: str, stops: Sequence[str]) -> str:
     """Returns a generation up to the first of some stop strings."""
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]

@@ -32,6 +32,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs, timer
+from rlhf_core.evaluation.sandbox_runner import GIVEN, WRITTEN
 
 #: The protocol's name in items.
 PROTOCOL = "livecodebench"
@@ -295,28 +296,42 @@ _NAMES = "\n".join(
     ]
 )
 _BEGIN = f"""
-import io, sys, threading
+import atexit, fileinput, gc, os, sys, threading
 threading.Thread.start = lambda thread: thread.run()
 threading.Thread.join = lambda thread, timeout=None: None
 names = {{}}
 exec({_NAMES!r}, names)
 """
-_RUN = """
-class CapturedOutput(io.BytesIO):
-    def close(self):
-        pass
-
+#: Standard input and output are files, as `program.py < given > written` has them.
+_RUN = f"""
 def run(given):
-    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
-    written = CapturedOutput()
-    sys.stdout = output = io.TextIOWrapper(written, encoding="utf-8", errors="replace", write_through=True)
+    for place in ({GIVEN}, {WRITTEN}):
+        os.ftruncate(place, 0)
+        os.lseek(place, 0, 0)
+    with open({GIVEN}, "wb", closefd=False) as file:
+        file.write(given.encode())
+    os.lseek({GIVEN}, 0, 0)
+    os.dup2({GIVEN}, 0)
+    os.dup2({WRITTEN}, 1)
+    sys.argv = ["program.py"]
+    sys.__stdin__ = sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.__stdout__ = sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)
+    space = {{**names, "__name__": "__main__"}}
     try:
-        exec(code, {**names, "__name__": "__main__"})
+        exec(code, space)
     except SystemExit:
         pass
-    if not output.closed:
-        output.flush()
-    return written.getvalue().decode("utf-8", "replace")
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.__stdout__):
+        if not getattr(stream, "closed", True):
+            stream.flush()
+    fileinput.close()
+    space.clear()
+    del sys.stdin, sys.stdout, sys.__stdin__, sys.__stdout__, stream
+    gc.collect()  # a file that is left would close the next test's descriptor
+    os.lseek({WRITTEN}, 0, 0)
+    with open({WRITTEN}, "rb", closefd=False) as file:
+        return file.read().decode("utf-8", "replace")
 """
 _CALLED = """
 names["__name__"] = "solution"

@@ -21,7 +21,8 @@ from rlhf_core.errors import ToolError
 
 #: Longest answer that is compared, in characters; processor time of a comparison, in seconds; memory, in bytes.
 LONGEST, CPU_SECONDS, _MEMORY = 1000, 5.0, 2 << 30
-_IN_LATEX = re.compile(r"\$|\\boxed|\\\(|\\\[")
+#: Marks of mathematics inside a text; `\\$` is a currency.
+_IN_LATEX = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -6,10 +6,12 @@ with limits on time and memory and a filter on system calls. The tests call func
 comes out. What a program does to its own interpreter therefore reaches no test, no expected value and no count.
 docs/security.md says what remains.
 
-A sandbox first runs programs whose outcome is known, hostile ones among them. Where one has another outcome, or nothing
-can be isolated, `SandboxError` says why; nothing ever runs unisolated.
+A sandbox first runs programs whose outcome is known, right, wrong and hostile ones, under the limits that it will use.
+Where one has another outcome, a `ulimit` is lower than a limit, or nothing can be isolated, `SandboxError` says why;
+nothing ever runs unisolated.
 
-Programs get the standard library only (and numpy where asked for), one process, one thread and no file to write.
+Programs get the standard library only (and numpy where asked for), one process, one thread and no file to write but
+their own standard input and output.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -29,7 +32,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.evaluation.sandbox_runner import DETAIL_LIMIT, NOBODY
+from rlhf_core.evaluation.sandbox_runner import DETAIL_LIMIT, NOBODY, resource_limits
 
 Status = Literal["passed", "failed", "error", "ended"]
 _HERE = Path(__file__).resolve().parent
@@ -185,6 +188,13 @@ class Sandbox:
     def _start(self) -> None:
         if sys.platform != "linux":
             raise SandboxError(f"generated code runs only on Linux (namespaces), not on {sys.platform}")
+        for option, (kind, value, unit) in resource_limits(self.limits.seconds, self.limits.memory_mb).items():
+            if 0 <= (most := resource.getrlimit(kind)[1]) < value:
+                raise SandboxError(
+                    f"generated code is not run: `ulimit {option}` is {most // unit} here, and a right program may "
+                    f"need {value // unit}. Raise it to that or to unlimited where it is set (a shell's profile, a job "
+                    "of the cluster, limits.conf)"
+                )
         reason = ""
         for identity in [_AS_ROOT, _AS_USER] if os.geteuid() == 0 else [_AS_USER]:
             self._connection, inside = socket.socketpair()
@@ -206,7 +216,7 @@ class Sandbox:
             f"generated code cannot be isolated on this machine ({reason.strip() or 'bubblewrap does not start'}), so "
             "it is not run. Linux with namespaces and seccomp is needed: allow user namespaces (sysctl "
             "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0, "
-            "user.max_user_namespaces > 0), or in a container add the capability SYS_ADMIN"
+            "user.max_user_namespaces > 0), more processes (ulimit -u), or in a container the capability SYS_ADMIN"
         )
 
     def _command(self, identity: list[str]) -> list[str]:

@@ -33,6 +33,8 @@ NOBODY = 65534
 UNREADY = 98
 DETAIL_LIMIT = 300
 _LONGEST_MESSAGE = 64 << 20
+#: Descriptors of two files in memory that a program may use as its standard input and output, and their largest size.
+GIVEN, WRITTEN, LARGEST = 10, 11, 64 << 20
 #: Loaded once in process 1, so that a forked program imports them for free.
 _LOADED = ("bisect", "functools", "heapq", "itertools", "operator", "random", "re", "string", "typing")
 Message = dict[str, Any]
@@ -188,7 +190,7 @@ def _raised(answer: Message) -> BaseException:
 
 def main() -> None:
     """Runs the programs that the host sends until it ends; `{}` says that one has ended."""
-    limits = json.loads(sys.argv[1])
+    limits = json.loads(sys.argv.pop())
     if limits["numpy"]:
         sys.path.append("/packages")
     for name in (*_LOADED, *(["numpy"] if limits["numpy"] else [])):
@@ -223,15 +225,16 @@ def _forked(main: Callable[..., None], limits: Message, *connections: socket.soc
     if child:
         return child
     try:
-        copies = [fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD, 200) for connection in connections]
         null = os.open("/dev/null", os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.closerange(3, 200)
-        for place, copy in enumerate(copies, start=3):
+        files = [os.memfd_create(name) for name in ("given", "written")]
+        sources = [null, null, null, *(connection.fileno() for connection in connections), *files]
+        places = [0, 1, 2, *range(3, 3 + len(connections)), GIVEN, WRITTEN]
+        copies = [fcntl.fcntl(source, fcntl.F_DUPFD, WRITTEN + 1) for source in sources]
+        os.closerange(0, WRITTEN + 1)
+        for place, copy in zip(places, copies, strict=True):
             os.dup2(copy, place)
-        os.closerange(200, 256)
-        channels = [Channel(socket.socket(fileno=place)) for place in range(3, 3 + len(copies))]
+        os.closerange(WRITTEN + 1, 256)
+        channels = [Channel(socket.socket(fileno=place)) for place in places[3:-2]]
         confine(limits)
     except BaseException:  # nothing of this process may go on as process 1
         _exit(UNREADY)
@@ -248,16 +251,20 @@ def confine(limits: Message) -> None:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    memory, seconds = int(limits["memory_mb"]) << 20, math.ceil(float(limits["seconds"])) + 1
-    for kind, soft, hard in (
-        (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_DATA, memory, memory),
-        (resource.RLIMIT_STACK, 16 << 20, 16 << 20),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),
-        (resource.RLIMIT_FSIZE, 0, 0),
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_NOFILE, 32, 32),
-        (resource.RLIMIT_NPROC, 1, 1),
-    ):
-        resource.setrlimit(kind, (soft, hard))
+    for kind, value, _ in resource_limits(limits["seconds"], limits["memory_mb"]).values():
+        resource.setrlimit(kind, (value, value))
     forbid_other_calls(ctypes.CDLL(None, use_errno=True))
+
+
+def resource_limits(seconds: float, memory_mb: int) -> dict[str, tuple[int, int, int]]:
+    """Returns {option of `ulimit`: kind, value, unit of the option} of the limits of a process."""
+    return {
+        "-v": (resource.RLIMIT_AS, memory_mb << 20, 1024),
+        "-d": (resource.RLIMIT_DATA, memory_mb << 20, 1024),
+        "-s": (resource.RLIMIT_STACK, 16 << 20, 1024),
+        "-t": (resource.RLIMIT_CPU, math.ceil(seconds) + 1, 1),
+        "-f": (resource.RLIMIT_FSIZE, LARGEST, 1024),
+        "-c": (resource.RLIMIT_CORE, 0, 1024),
+        "-n": (resource.RLIMIT_NOFILE, 32, 1),
+        "-u": (resource.RLIMIT_NPROC, 1, 1),
+    }

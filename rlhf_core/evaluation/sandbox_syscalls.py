@@ -23,8 +23,8 @@ _AF_UNIX = 1
 #: Name, number on x86_64 and on aarch64, which lacks some.
 _TABLE = """
 read 0 63, write 1 64, open 2 -, openat 257 56, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx
-332 291, poll 7 -, ppoll 271 73, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, mremap 25 216,
-madvise 28 233, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136,
+332 291, poll 7 -, ppoll 271 73, lseek 8 62, ftruncate 77 46, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214,
+mremap 25 216, madvise 28 233, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136,
 rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, pread64 17 67, readv 19 65, writev 20 66, access
 21 -, faccessat 269 48, faccessat2 439 439, pipe 22 -, pipe2 293 59, select 23 -, pselect6 270 72, sched_yield 24 124,
 sched_getaffinity 204 123, dup 32 23, dup2 33 -, dup3 292 24, pause 34 -, nanosleep 35 101, clock_nanosleep 230 115,

@@ -57,13 +57,16 @@ class FunctionScorer:
 def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, name: str) -> Tensor:
     """Returns what a callable gives for a copy of a batch, without gradients, as float32 on the CPU.
 
+    The copy has the reference rewards of the batch's own prompts.
+
     Raises:
         UserCodeError: it raises an error; the message has its file and line.
         RecipeError: it returns something else than numbers, is async or a class, ends the process, or changes
             what other code of the process computes with.
     """
     _refuse_uncalled(function, name)
-    given, before = replace(copy.deepcopy(replace(batch, references={})), references=batch.references), _process_state()
+    known = {row["id"]: batch.references[row["id"]] for row in batch.records if row.get("id") in batch.references}
+    given, before = copy.deepcopy(replace(batch, references=known)), _process_state()
     with torch.no_grad():
         try:
             returned = function(given)
@@ -79,9 +82,10 @@ def values_of(function: Callable[[RolloutBatch], Tensor], batch: RolloutBatch, n
                 "back before returning, or leave it out"
             )
         try:
-            if torch.as_tensor(returned).is_complex():
-                raise TypeError("complex numbers")
-            return torch.as_tensor(returned).detach().float().cpu()
+            found = torch.as_tensor(returned)
+            if found.is_complex() or found.is_nested or found.layout != torch.strided:
+                raise TypeError("complex, sparse or nested")
+            return found.detach().float().cpu()
         except (TypeError, ValueError, RuntimeError) as error:
             raise RecipeError(
                 f"reward function {name} returned {type(returned).__name__} {str(returned)[:40]!r}; it must be "

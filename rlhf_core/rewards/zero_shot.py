@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from rlhf_core.errors import JudgeError, NumericsError, RecipeError
 from rlhf_core.lazy import httpx, torch
+from rlhf_core.services import CallFailed, client, post
 from rlhf_core.typed import Checked, above, at_least, one_of
 
 if TYPE_CHECKING:
@@ -164,14 +165,14 @@ class EndpointZeroShot:
         found: list[list[tuple[str, float | None]]] = []
         try:
             for part in _groups(prompts, self.settings.batch):
-                reply = self.client.post(
-                    where, json={**body, "prompt": part}, headers=headers, timeout=self.settings.timeout_s
-                )
-                reply.raise_for_status()
+                asked = {**body, "prompt": part}
+                reply = post(self.client, where, self.settings.timeout_s, json=asked, headers=headers)
+                if reply.status_code != 200:
+                    raise CallFailed(f"HTTP {reply.status_code}")
                 choices = {choice["index"]: choice["logprobs"] for choice in reply.json()["choices"]}
                 for one in (choices[place] for place in range(len(part))):
                     found.append(list(zip(one["tokens"], one["token_logprobs"], strict=True)))
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (CallFailed, ValueError, KeyError, TypeError, RecursionError) as error:
             raise JudgeError(
                 f"{where} did not return the log-probabilities of {len(prompts)} prompts ({error!r}); it must take "
                 "'echo' and 'logprobs', as vLLM's /v1/completions does"
@@ -214,7 +215,7 @@ ZeroShot = LocalZeroShot | EndpointZeroShot
 def load_zero_shot(settings: ZeroShotSettings, device: str = "cpu") -> ZeroShot:
     """Returns the model of settings, loaded or asked over HTTP."""
     if settings.base_url is not None:
-        return EndpointZeroShot(settings, httpx.Client())
+        return EndpointZeroShot(settings, client(1))
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     dtype = getattr(torch, settings.precision)

@@ -20,7 +20,6 @@ from rlhf_core.data.batching import rows_by_length
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.evaluation import livecodebench
-from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.benchmark_names import (
     CATEGORY_TEMPERATURES,
     CHOICE_TASKS,
@@ -41,6 +40,7 @@ from rlhf_core.evaluation.sandbox import Program, ProgramResult, run_programs
 from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import Sampling, generate
 from rlhf_core.passes import RowTokens
+from rlhf_core.reasoning.grading import extract_answer, is_right
 from tasks.evaluating.benchmarks import graded_answers, items_measured, measure_tasks
 from tasks.evaluating.solving import answered, solve_tests
 from tasks.params.evaluation import EvaluationConfig
@@ -233,7 +233,7 @@ class Evaluator:
             if items:
                 rows = self._solve(policy, items, split)
                 for item, row in zip(items, rows, strict=True):
-                    row["right"] = solution_is_right(row["response"], item["answer"])
+                    row["right"] = is_right(extract_answer(row["response"], item), item)
                 generations += rows
                 metrics[f"arithmetic_{split}"] = 100 * _mean([row["right"] for row in rows])
         if metrics:

@@ -8,6 +8,7 @@ import sys
 from urllib.parse import urlsplit
 
 from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.services import client
 
 #: Most threads, processes or ranks: with far more the libraries crash.
 MOST = 1024
@@ -21,6 +22,8 @@ OF_ARITHMETIC = (
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
+#: Variables that name a file or folder of certificates; libraries differ in which they read.
+OF_CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 #: Seconds that a server may take to answer.
 PATIENCE = 20
 
@@ -74,7 +77,7 @@ def refuse_unusable_prefect() -> None:
     """Refuses a run whose Prefect server does not answer.
 
     Raises:
-        RewardsmithError: names the variable.
+        RewardsmithError: names the variable, or those of proxies and certificates.
     """
     import httpx
 
@@ -82,6 +85,7 @@ def refuse_unusable_prefect() -> None:
     if not address:
         return
     refuse_bad_address("PREFECT_API_URL")
+    client(1).close()
     shown = re.sub(r"//[^/]*@", "//", address)
     try:  # without user and password: any answer will do, also over a certificate that only Prefect is told to trust
         httpx.get(f"{shown.rstrip('/')}/health", timeout=PATIENCE, verify=False)
@@ -114,3 +118,8 @@ def refuse_bad_environment() -> None:
             "Python runs with -O or PYTHONOPTIMIZE, which removes checks and texts that libraries, rewards of your own "
             "and commands need; unset PYTHONOPTIMIZE"
         )
+    for name in OF_CERTIFICATES:
+        if (path := os.environ.get(name)) and not os.path.exists(path):
+            raise RecipeError(
+                f"{name} is {path}, which does not exist; correct it, or unset it for the usual certificates"
+            )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
 import pytest
 from prefect.states import Completed, Failed
 
@@ -61,6 +63,38 @@ def test_a_call_says_how_it_ended(
     assert said.out.strip() == out
     assert said.err.startswith(err)
     assert bool(said.err) == bool(err)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "said"),
+    [
+        (None, 0, "the run ended well; its stages are listed above"),
+        (RunFailed("1 failed. sft: no disk"), 1, "error: 1 failed. sft: no disk"),
+        (RecipeError("unknown row"), 2, "error: unknown row"),
+    ],
+)
+def test_a_call_whose_server_has_gone_ends_as_its_stages_ended(
+    failure: Exception | None,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def flow(**_: Any) -> NoReturn:
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(module.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        call(monkeypatch, "paper", flow)
+    assert ended.value.code == status
+    written = "".join(capsys.readouterr())
+    assert written.count("\n") == 2
+    assert said in written
+    assert "the Prefect server has gone (connection refused)" in written
 
 
 def test_the_suite_takes_no_rows() -> None:

@@ -110,8 +110,11 @@ def due(platform: Platform) -> datetime:
 
 
 def test_what_holds_secrets_is_for_its_owner_alone_and_outside_git(root: Path) -> None:
-    for name in ("credentials.json", "client.json", "state.json", "mlflow-auth.ini"):
-        assert stat.S_IMODE((root / FOLDER / name).stat().st_mode) == 0o600, name
+    assert stat.S_IMODE((root / FOLDER).stat().st_mode) == 0o700
+    private = [*root.rglob("*.db"), *root.rglob("credentials.json"), *root.rglob("mlflow-auth.ini")]
+    assert {file.name for file in private} >= {"prefect.db", "auth.db", "mlflow.db", "credentials.json"}
+    for file in private:
+        assert root / FOLDER in file.parents or stat.S_IMODE(file.stat().st_mode) == 0o600, file
     password = read_private(root / FOLDER / "credentials.json")["password"]
     assert len(password) >= 24
     assert ".work" not in command("git", "status", "--short", root=root).stdout

@@ -208,3 +208,32 @@ def test_an_interrupt_of_the_terminal_ends_a_run_in_a_line(tmp_path: Path) -> No
     assert "Traceback" not in output
     assert len(output.splitlines()) < 10, output
     assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize(("refused", "status"), [("tables", 0), ("policy", 1)], ids=["well", "with a failure"])
+def test_a_run_whose_server_was_killed_ends_as_its_stages_ended(tmp_path: Path, refused: str, status: int) -> None:
+    root = small_repository.create(tmp_path / "tree", demo=("bandit",), seeds=(0,))
+    (root / ".work").mkdir(exist_ok=True)
+    (root / ".work" / f"refuse-{refused}").touch()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tasks.command_line", "run", "segment/bandit", "--no-report", "--no-sync"],
+        cwd=root,
+        env=clean_environment(
+            PYTHONPATH=str(PROJECT), STAND_IN_SECONDS="1", PREFECT_API_URL="", PREFECT_HOME=str(tmp_path / "prefect"),
+            PREFECT_CLIENT_MAX_RETRIES="0",
+        ),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: calls(root))
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "uvicorn" in child.cmdline():
+            child.kill()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == status, output
+    assert "Traceback" not in output
+    assert "Error logging" not in output
+    assert output.count("note: the Prefect server has gone") == 1
+    assert output.count("\nerror: ") == status
+    assert output.count("the run ended well") == 1 - status
+    assert bool(list(root.glob("results/**/policy/**/metrics.json"))) != bool(status)

@@ -39,6 +39,7 @@ def test_credentials_are_made_once_for_the_owner_alone_and_on_no_command_line(
     tmp_path: Path, made: settings.Settings
 ) -> None:
     path = tmp_path / platform_state.FOLDER / "credentials.json"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     words = " ".join(word for call in made.commands().values() for word in call)
     assert made.password not in words

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
+import zlib
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.services import AnswerCache, CallFailed, CallSettings, Service, client, post
+from rlhf_core.services import LONGEST, AnswerCache, CallFailed, CallSettings, Service, client, post
 
 
 def service(ask: Callable[[str], dict[str, Any]], **options: Any) -> Service[str]:
@@ -102,7 +105,14 @@ def test_settings_out_of_range_are_refused() -> None:
         CallSettings(concurrency=0)
 
 
-class Dripping(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """A server that writes nothing to the test's output."""
+
+    def log_message(self, *words: Any) -> None:
+        """Writes nothing."""
+
+
+class Dripping(Quiet):
     """Answers with a byte every 50 ms, for five seconds."""
 
     def do_POST(self) -> None:
@@ -115,8 +125,54 @@ class Dripping(BaseHTTPRequestHandler):
                 return
             time.sleep(0.05)
 
-    def log_message(self, *words: Any) -> None:
-        """Keeps the test's output clean."""
+
+def packed(size: int, layers: int) -> bytes:
+    """Returns zeros, packed by gzip several times."""
+    packer = zlib.compressobj(wbits=31)
+    body = b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
+    return body if layers == 1 else gzip.compress(body)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "outcome"),
+    [
+        ("", b"whole", b"whole"),
+        ("gzip", gzip.compress(b"whole"), b"whole"),
+        ("", bytes(LONGEST + 1), "longer than 64 MiB"),
+        ("gzip", packed(2 * LONGEST, 1), "longer than 64 MiB"),
+        ("gzip, gzip", packed(2 * LONGEST, 2), "packed as 'gzip, gzip'"),
+        ("br", b"whole", "packed as 'br'"),
+        ("gzip", b"whole", "cannot be reached"),
+    ],
+    ids=["plain", "packed", "long", "packed long", "packed twice", "another packing", "not packed"],
+)
+def test_an_answer_is_bounded_while_it_is_unpacked(encoding: str, body: bytes, outcome: bytes | str) -> None:
+    class Answering(Quiet):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            if encoding:
+                self.send_header("Content-Encoding", encoding)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(CallFailed, match=outcome) if isinstance(outcome, str) else nullcontext():
+            assert post(client(1), f"http://127.0.0.1:{server.server_port}", 20).content == outcome
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ALL_PROXY", "ftp://127.0.0.1:1"), ("HTTPS_PROXY", "nonsense://x"), ("SSL_CERT_FILE", "/nowhere/ca.pem")],
+)
+def test_a_proxy_or_certificate_that_no_client_can_use_is_refused(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(RecipeError, match=f"correct or unset .*{variable}"):
+        client(1)
 
 
 def test_an_answer_that_never_ends_is_given_up() -> None:

@@ -73,6 +73,24 @@ def test_optimised_python_is_refused(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "variable", "value"),
+    [
+        (("tasks.command_line", "init", "x"), "REQUESTS_CA_BUNDLE", "/nowhere.pem"),
+        (("tasks.command_line", "init", "x"), "SSL_CERT_FILE", "/nowhere.pem"),
+        (("flows", "adopt", '{"name": "x"}'), "ALL_PROXY", "ftp://127.0.0.1:1"),
+        (("flows.servers", "up"), "ALL_PROXY", "ftp://127.0.0.1:1"),
+    ],
+)
+def test_proxies_and_certificates_that_cannot_be_used_are_one_line(
+    tmp_path: Path, words: tuple[str, ...], variable: str, value: str
+) -> None:
+    done = ran(tmp_path, *words, **{variable: value})
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("address", ["nonsense", f"http://me:{SECRET}@127.0.0.1:9/api", f"http://me:{SECRET}@[bad:9"])
 def test_a_prefect_server_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, address: str

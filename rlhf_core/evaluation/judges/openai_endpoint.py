@@ -160,7 +160,7 @@ class EndpointJudge:
         try:
             response = post(self._client, url, self.config.timeout_s, content=body)
         except CallFailed as failure:
-            raise CallFailed(self._redacted(str(failure))) from None
+            raise CallFailed(self._redacted(str(failure)), final=failure.final) from None
         status = response.status_code
         if status != 200:
             reason = f"HTTP {status}: {self._redacted(_error_text(response))}"

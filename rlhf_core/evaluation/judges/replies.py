@@ -6,7 +6,7 @@ line counts, in the form that the prompt asks for. A reply is data: it is matche
 
 from __future__ import annotations
 
-import json
+import ast
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -97,13 +97,13 @@ def parse_output_pair(text: str) -> Verdict:
 def parse_ranking(text: str) -> Verdict:
     """Returns the verdict of a reply that is a list of `model_1` and `model_2` with ranks 1 or 2, in either order.
 
-    The prompt announces that the answer will be executed; it is read as JSON instead. Label A: model_1 is better, B:
-    model_2, N: equal ranks. Source: Sentence, appendix B.3.
+    The prompt announces that the answer will be executed; it is read as a literal instead, as AlpacaEval's
+    `ranking_parser` does. Label A: model_1 is better, B: model_2, N: equal ranks. Source: Sentence, appendix B.3.
     """
     try:
-        rows = json.loads(_without_thought(text).replace("'", '"'))
+        rows = ast.literal_eval(_without_thought(text).strip())
         ranks = {row["model"]: row["rank"] for row in rows}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError):
         return None
     if len(rows) != 2 or ranks.keys() != {"model_1", "model_2"} or any(rank not in (1, 2) for rank in ranks.values()):
         return None

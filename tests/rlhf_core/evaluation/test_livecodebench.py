@@ -151,6 +151,19 @@ RIGHT = {
     "from sys": "from sys import stdin, stdout\nstdout.write(f'{sum(map(int, stdin.readline().split()))}\\n\\n')",
     "lines": "import sys\nfor line in sys.stdin:\n    print(sum(map(int, line.split())))",
     "bytes": "import sys\nsys.stdout.buffer.write(b'%d' % sum(map(int, sys.stdin.buffer.readline().split())))",
+    "descriptor": "print(sum(map(int, open(0).read().split())))",
+    "descriptor closed": "with open(0) as given, open(1, 'w') as written:\n"
+    "    print(sum(map(int, given.read().split())), file=written)",
+    "fileinput": "import fileinput\nfor line in fileinput.input():\n    print(sum(map(int, line.split())))\n    break",
+    "os": "import os, sys\na, b = os.read(sys.stdin.fileno(), os.fstat(0).st_size).split()\n"
+    "os.write(1, b'%d' % (int(a) + int(b)))",
+    "own streams": "import io, os, sys\nsys.stdin = io.TextIOWrapper(io.FileIO(0))\nsys.stdout = io.StringIO()\n"
+    "import atexit\natexit.register(lambda: os.write(1, sys.stdout.getvalue().encode()))\n"
+    "print(sum(map(int, input().split())))",
+    "no stream": "import sys\nclass Out:\n    def write(self, text):\n        sys.__stdout__.write(text)\n"
+    "sys.stdout = Out()\nprint(sum(map(int, input().split())))",
+    "unflushed": "out = open(1, 'w')\ndef main():\n    out.write(str(sum(map(int, input().split()))))\nmain()",
+    "closed": "import sys\nprint(sum(map(int, input().split())))\nsys.stdout.close()\nsys.stdin.close()",
     "global": "def main():\n    global s\n    s = sum(map(int, input().split()))\n    print(s)\nmain()\nexit(0)",
     "main": "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
     "thread": "import threading\ndef main():\n    print(sum(map(int, input().split())))\n"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.evaluation.answers import extract_number, harness_answer, harness_match, solution_is_right
+from rlhf_core.evaluation.answers import extract_number, harness_answer, harness_match
 from rlhf_core.evaluation.judges.replies import preference_from_logprobs
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.reasoning.grading import extract_answer, is_right
@@ -64,9 +67,22 @@ def test_any_text_is_read_or_unreadable(text: str) -> None:
     for template in TEMPLATES.values():
         verdict = template.parse(text)
         assert not isinstance(verdict, float) or 1.0 <= verdict <= 10.0
-    assert solution_is_right(text, "1") in (True, False)
+    extract_answer(text, {"answer": "1"})
     assert harness_answer(text, "flexible")
     extract_answer(text, {"answer": "a", "choices": ["a", "b"]})
+
+
+MARKS = ["[[", "]]", "[", "]", "A", "B", ">", ">>", "=", "<", "7", "10", ".5", ".", " ", "\n", "Rating: ", "**"]
+
+
+@given(st.lists(st.sampled_from(MARKS), max_size=12).map("".join))
+def test_brackets_are_read_by_the_official_patterns(text: str) -> None:
+    labels = {*re.findall(r"\[\[([AB<>=]+)\]\]", text)}  # arena-hard-auto v0.1, config/judge_config.yaml
+    label = labels.pop() if len(labels) == 1 else None
+    assert TEMPLATES["arena_hard"].parse(text) == (label if label in ("A>>B", "A>B", "A=B", "B>A", "B>>A") else None)
+    score = re.search(r"\[\[(\d+\.?\d*)\]\]", text) or re.search(r"\[(\d+\.?\d*)\]", text)  # FastChat, common.py
+    rating = float(score[1]) if score else -1.0
+    assert TEMPLATES["mt_bench"].parse(text) == (rating if 1 <= rating <= 10 else None)
 
 
 def test_both_modes_of_the_harness() -> None:
@@ -96,6 +112,44 @@ def test_filters_are_those_of_the_harness(text: str) -> None:
         assert harness_answer(text, mode) == found
 
 
+#: Other ways to write an answer; the harness's task hendrycks_math takes most of them for equal.
+FORMS: dict[str, Callable[[str], str]] = {
+    "fractions of text size": lambda text: text.replace("\\frac", "\\dfrac"),
+    "fractions without braces": lambda text: re.sub(r"\\frac\{(\d)\}\{(\d)\}", r"\\frac\1\2", text),
+    "roots without braces": lambda text: re.sub(r"\\sqrt\{(\w)\}", r"\\sqrt\1", text),
+    "growing brackets": lambda text: re.sub(r"[\])]$", r"\\right\g<0>", re.sub(r"^[\[(]", r"\\left\g<0>", text)),
+    "a narrow space": lambda text: f"\\!{text}",
+    "a variable": lambda text: f"x={text}",
+    "a variable and blanks": lambda text: f"k = {text}",
+    "a unit": lambda text: f"{text}\\text{{ cm}}",
+    "a unit of areas": lambda text: f"{text} \\text{{ square inches}}",
+    "a currency": lambda text: f"\\${text}",
+    "a degree": lambda text: f"{text}^\\circ",
+    "without the zero": lambda text: text.replace("0.", "."),
+    "without blanks": lambda text: text.replace(" ", ""),
+}
+GOLDS = (
+    "5", "-3", "0.75", "\\frac{1}{2}", "-\\frac{3}{4}", "\\sqrt{3}", "3\\sqrt{2}", "\\frac{\\sqrt{3}}{2}", "15\\pi",
+    "6 - 5i", "x^2 + 2x - 3", "2^{10}", "\\frac{9\\pi}{2}",
+)  # fmt: skip
+PAIRS = ("(3,4)", "[0, 1)", "(-\\infty, 5]", "(\\frac{1}{2}, 2)")
+
+
+@pytest.mark.parametrize(
+    ("gold", "form"),
+    [*itertools.product(GOLDS, FORMS), *itertools.product(PAIRS, [form for form in FORMS if form != "a degree"])],
+)
+def test_answers_that_are_equal_to_the_harness_are_right(gold: str, form: str) -> None:
+    pytest.importorskip("lm_eval")
+    from lm_eval.tasks.hendrycks_math.utils import is_equiv
+
+    answer, other = FORMS[form](gold), FORMS[form]("7")
+    assert is_equiv(answer, gold) <= is_right(
+        extract_answer(f"So \\boxed{{{answer}}}.", {"answer": gold}), {"answer": gold}
+    )
+    assert not is_right(extract_answer(f"So \\boxed{{{other}}}.", {"answer": gold}), {"answer": gold})
+
+
 def _real_rows(name: str) -> list[dict[str, Any]]:
     default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
     path = Path(os.environ.get("REWARDSMITH_DATA", default)) / f"{name}.jsonl.gz"
@@ -108,7 +162,7 @@ def _real_rows(name: str) -> list[dict[str, Any]]:
 def test_gold_solutions_of_gsm8k_are_right_by_every_rule() -> None:
     for row in _real_rows("gsm8k.test")[:300]:
         text = f"{row['solution']}\n#### {row['answer']}"
-        assert solution_is_right(text, row["answer"])
+        assert is_right(extract_answer(text, row), row)
         assert harness_match(text, text, "strict")
         assert harness_match(text, row["answer"], "flexible")
 

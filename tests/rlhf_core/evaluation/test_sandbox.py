@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -152,6 +153,30 @@ def test_without_isolation_nothing_runs(tmp_path, monkeypatch, bubblewrap, reaso
     with pytest.raises(SandboxError, match=f"cannot be isolated on this machine .*{reason}"):
         run_programs([program(f"open({str(tmp_path / 'ran')!r}, 'w')", TESTS)])
     assert not (tmp_path / "ran").exists()
+
+
+LIMITED = """
+import resource, sys
+from rlhf_core.evaluation.sandbox import Program, SandboxError, run_programs
+from rlhf_core.evaluation.sandbox_runner import resource_limits
+
+for option, (kind, value, _) in resource_limits(10.0, 256).items():
+    if option != "-u":  # the user's other processes count, too
+        most = value - (option == sys.argv[1])
+        resource.setrlimit(kind, (most, most))
+tests = ("assert f(1) == 2",)
+try:
+    print(*(one.status for one in run_programs([Program(f"def f(x): return x + {n}", tests, "f") for n in (1, 2)])))
+except SandboxError as error:
+    print(error)
+"""
+
+
+@isolated
+@pytest.mark.parametrize("lower", ["-v", "-d", "-s", "-t", "-f", "-n", "none"])
+def test_a_shell_s_limit_is_enough_or_named(lower):
+    said = subprocess.run([sys.executable, "-c", LIMITED, lower], cwd=ROOT, capture_output=True, text=True).stdout
+    assert said == "passed failed\n" if lower == "none" else f"`ulimit {lower}` is " in said
 
 
 def test_programs_without_tests_and_odd_limits_are_refused():

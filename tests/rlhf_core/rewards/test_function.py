@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,17 @@ def test_a_function_that_edits_its_batch_changes_nothing_that_is_trained_on() ->
         batch.prompt_ids.add_(1)
         batch.records[0]["id"] = "other"  # type: ignore[index]
         batch.texts[0] = "other"  # type: ignore[index]
+        batch.references["known"].zero_()
+        batch.references["other"] = torch.ones(1)  # type: ignore[index]
         return torch.zeros(len(batch))
 
     before = copy.deepcopy((BATCH.responses, BATCH.prompt_ids, BATCH.records, BATCH.texts))
-    FunctionScorer(hostile, Sequence).score(BATCH)
+    references = {"known": torch.ones(3), "of another batch": torch.ones(3)}
+    records = [{"id": "known"}, *BATCH.records[1:]]
+    FunctionScorer(hostile, Sequence).score(replace(BATCH, records=records, references=references))
+    assert records[0] == {"id": "known"}
+    assert references.keys() == {"known", "of another batch"}
+    assert references["known"].tolist() == [1, 1, 1]
     assert torch.equal(BATCH.responses.mask, before[0].mask)
     assert torch.equal(BATCH.responses.ids, before[0].ids)
     assert torch.equal(BATCH.prompt_ids, before[1])
@@ -147,21 +155,38 @@ def ends(batch: RolloutBatch) -> torch.Tensor:
     raise SystemExit(0)
 
 
-def imaginary(batch: RolloutBatch) -> torch.Tensor:
-    return batch.responses.lengths * 1j
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (ends, r"ends ends the process \(exit 0\)"),
-        (imaginary, r"imaginary returned Tensor .* it must be a tensor of numbers"),
         (FunctionScorer, "is a class; name an instance"),
     ],
 )
 def test_what_gives_no_numbers_is_refused(function: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         FunctionScorer(function, Sequence).score(BATCH)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.ones(2) * 1j,
+        torch.ones(2).to_sparse(),
+        torch.ones(2, 5).to_sparse_csr(),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+        torch.ones(2, device="meta"),
+        ["a", "b"],
+        [None, 1.0],
+        {"reward": 1.0},
+        None,
+    ],
+    ids=lambda values: f"{type(values).__name__} {getattr(values, 'layout', '')}",
+)
+@pytest.mark.parametrize("gives", [Sequence, Tokens])
+def test_only_plain_numbers_are_rewards(values: Any, gives: Any) -> None:
+    with pytest.raises(RecipeError, match=f"own returned {type(values).__name__} .* it must be a tensor of numbers"):
+        FunctionScorer(lambda batch: values, gives, "own").score(BATCH)
 
 
 def seeds(batch: RolloutBatch) -> torch.Tensor:

@@ -121,10 +121,9 @@ def served(local: LocalZeroShot, reply: Any = None) -> EndpointZeroShot:
     def answer(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
         assert (asked["echo"], asked["max_tokens"], asked["model"]) == (True, 0, "m")
-        if reply is not None:
-            return httpx.Response(200, json=reply)
-        choices = [choice(index, text) for index, text in enumerate(asked["prompt"])]
-        return httpx.Response(200, json={"choices": choices[::-1]})
+        choices = [choice(index, text) for index, text in enumerate(asked["prompt"])] if reply is None else []
+        said = {"choices": choices[::-1]} if reply is None else reply
+        return httpx.Response(200, content=iter([json.dumps(said).encode()]))
 
     made = ZeroShotSettings("m", base_url="http://served/v1", batch=2)
     return EndpointZeroShot(made, httpx.Client(transport=httpx.MockTransport(answer)))
