@@ -52,7 +52,8 @@ class Comparison:
         options = {"folder": str(workload(given.out, self.shape)), **self.options}
         ours, peer = (Side(f"benchmarks.{self.module}", name, options, threads=given.threads) for name in self.names)
         peer = replace(peer, python=str(given.peers / f"trl-{self.version}" / "bin" / "python"))
-        return speed_row(self.what, self.unit, *alternate([ours, peer], given.repeats, given.out / "logs"), self.target)
+        ours_runs, peer_runs = alternate([ours, peer], given.repeats, given.out / "logs")
+        return speed_row(self.what, self.unit, ours_runs, peer_runs, self.target)
 
 
 COMPARISONS = {

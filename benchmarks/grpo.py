@@ -159,7 +159,7 @@ def peer(folder: str) -> Work:
 
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
     return _peer(
-        folder, [tokenizer.decode(ids) for ids in read(folder, "prompts")],
+        folder, [str(tokenizer.decode(ids)) for ids in read(folder, "prompts")],
         per_device_train_batch_size=MICROBATCH, gradient_accumulation_steps=ROLLOUT // MICROBATCH,
         max_steps=ITERATIONS, num_generations=GROUP, max_completion_length=TOKENS,
     )  # fmt: skip
