@@ -16,7 +16,7 @@ TEST_PROCESSES ?= 2
 KILLS ?= 50
 SEED ?= 0
 SECONDS ?= 120
-# Of `make gpu-check`: its parts, and yes for a rehearsal, which needs no GPU.
+# Of `make gpu-check` and `make bench`: their parts; yes for a rehearsal of the first, which needs no GPU.
 ONLY ?= all
 REHEARSE ?= no
 # Where `make bench-peers` puts the libraries that `make bench` compares with, each in its own environment.
@@ -112,8 +112,8 @@ test-platform: install ## The tests with servers or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform -n $(TEST_PROCESSES) \
 		--dist loadscope --no-loadscope-reorder $$(grep -rl --include='test_*.py' 'mark\.platform' tests)
 
-bench: install ## Comparisons with TRL and throughput; table here, figure and CSV in .work/benchmarks
-	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)"
+bench: install ## Comparisons with TRL and throughput; the table (ONLY="dpo ppo" for some of it)
+	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)" $(if $(filter-out all,$(ONLY)),--only $(ONLY))
 
 bench-peers: install ## Install the peers that `make bench` compares with (TRL 1.12 and 1.16, 3 GB)
 	@for version in 1.12.0 1.16.0; do \

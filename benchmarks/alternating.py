@@ -2,30 +2,44 @@
 
 A side is a function of a module, such as `ours` and `peer`, that prepares its work by its options and
 returns a function that does it once and says how much it did. The process keeps its preparation, so that a repeat is
-the work alone; the first is thrown away.
+the work alone. The first repeat is not timed: it counts the tokens that pass the layers of a Llama.
 """
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.workload import ROOT, workload
+from benchmarks.workload import ROOT
 
-#: Does the work once and says how much of it there was.
-Work = Callable[[], float]
+
+@dataclass(frozen=True)
+class Done:
+    """Work that was done once.
+
+    Attributes:
+        amount: in the unit of the comparison.
+        tokens: that models had to read, once in each pass: real ones, the tokens of a prompt once for all of its
+            answers; 0 where that is not known.
+    """
+
+    amount: float
+    tokens: int = 0
+
+
+#: Does the work once.
+Work = Callable[[], Done]
 
 
 @dataclass(frozen=True)
@@ -41,11 +55,18 @@ class Side:
 
 @dataclass(frozen=True)
 class Run:
-    """One repeat: wall and processor seconds, and what was done in them."""
+    """One repeat.
+
+    Attributes:
+        seconds, processor_seconds: that it took; the latter with those of processes that it started.
+        amount: that was done in them.
+        surplus: share of computed tokens that is padding or repeats; None where the tokens are not known.
+    """
 
     seconds: float
     processor_seconds: float
     amount: float
+    surplus: float | None = None
 
 
 class Process:
@@ -102,94 +123,46 @@ def alternate(sides: list[Side], repeats: int, logs: Path) -> list[list[Run]]:
     return [found[1:] for found in runs]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        what: is compared.
-        ours, peer: medians, in `unit`.
-        ratio: median over the repeats of ours against the peer's, with the smallest and the largest.
-        processor_ratio: median ratio in processor seconds, which other work on the machine disturbs less.
-        target: what the ratio should reach.
-    """
-
-    what: str
-    unit: str
-    ours: float
-    peer: float
-    ratio: float
-    low: float
-    high: float
-    processor_ratio: float
-    target: float
-
-    @property
-    def reached(self) -> bool:
-        return self.ratio >= self.target
-
-
-def speed_row(what: str, unit: str, ours: list[Run], peer: list[Run], target: float) -> Row:
-    """Amount per second of both sides, repeat by repeat."""
-    rates = [[run.amount / run.seconds for run in runs] for runs in (ours, peer)]
-    busy = [[run.amount / run.processor_seconds for run in runs] for runs in (ours, peer)]
-    ratios = [a / b for a, b in zip(*rates, strict=True)]
-    return Row(
-        what, unit, statistics.median(rates[0]), statistics.median(rates[1]), statistics.median(ratios), min(ratios),
-        max(ratios), statistics.median(a / b for a, b in zip(*busy, strict=True)), target,
-    )  # fmt: skip
-
-
-def against_peer(name: str, what: str, unit: str, version: str, target: float, given: Any) -> list[Row]:
-    """The row of a module whose sides `ours` and `peer` work on the same folder, the peer in its environment."""
-    work = {"folder": str(workload(given.out))}
-    sides = [
-        Side(f"benchmarks.{name}", "ours", work, threads=given.threads),
-        Side(f"benchmarks.{name}", "peer", work, peer_python(given.peers, f"trl-{version}"), given.threads),
-    ]
-    runs = alternate(sides, given.repeats, given.out / "logs")
-    return [speed_row(f"{what}, TRL {version}", unit, *runs, target)]
-
-
-def print_rows(rows: list[Row]) -> None:
-    print(f"{'':<44}{'ours':>10}{'peer':>10} {'unit':<12}{'ratio':>7}{'range':>13}{'CPU':>7}{'target':>8}")
-    for row in rows:
-        spread = f"{row.low:.2f}-{row.high:.2f}"
-        print(
-            f"{row.what:<44}{row.ours:>10.4g}{row.peer:>10.4g} {row.unit:<12}{row.ratio:>7.2f}{spread:>13}"
-            f"{row.processor_ratio:>7.2f}{'≥' + format(row.target, '.4g'):>8}{'' if row.reached else '  missed'}",
-            flush=True,
-        )
-
-
-def write_rows(rows: list[Any], path: Path) -> None:
-    """CSV of dataclass instances of one kind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(asdict(rows[0])))
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-
-
-def peer_python(peers: Path, name: str) -> str:
-    """The Python of a peer's virtual environment."""
-    python = peers / name / "bin" / "python"
-    if not python.exists():
-        raise SystemExit(f"error: no {python}; install the peers with `make bench-peers`")
-    return str(python)
-
-
 def processor_seconds() -> float:
     """Processor seconds of this process and of the processes that it has started, which must not end meanwhile."""
     children = (child.cpu_times() for child in psutil.Process().children(recursive=True))
     return time.process_time() + sum(times.user + times.system for times in children)
 
 
+def prepared(module: str, name: str, options: dict[str, Any]) -> Work:
+    """Returns the work of a side in this process."""
+    work: Work = getattr(importlib.import_module(module), name)(**options)
+    return work
+
+
+@contextmanager
+def counted_tokens() -> Iterator[Callable[[], float]]:
+    """Gives a function that returns the tokens, padding included, that have passed all layers of Llamas so far."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    passed = 0.0
+
+    def count(module: Any, inputs: tuple[Any, ...]) -> None:
+        nonlocal passed
+        if type(module).__name__ == "LlamaMLP":  # not imported for a side without models
+            passed += inputs[0].shape[:-1].numel() / module.config.num_hidden_layers
+
+    handle = register_module_forward_pre_hook(count)
+    try:
+        yield lambda: passed
+    finally:
+        handle.remove()
+
+
 def _serve(work: Work, channel: Any) -> None:
-    for _ in sys.stdin:
-        started, busy = time.perf_counter(), processor_seconds()
-        amount = work()
-        run = Run(time.perf_counter() - started, processor_seconds() - busy, amount)
+    surplus: float | None = None
+    for repeat, _ in enumerate(sys.stdin):
+        with nullcontext() if repeat else counted_tokens() as tokens:
+            started, busy = time.perf_counter(), processor_seconds()
+            done = work()
+            run = Run(time.perf_counter() - started, processor_seconds() - busy, done.amount, surplus)
+        if tokens and done.tokens:
+            surplus = 1 - done.tokens / tokens()
         print(json.dumps(asdict(run)), file=channel, flush=True)
 
 
@@ -201,7 +174,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    _serve(getattr(importlib.import_module(module), name)(**json.loads(given)), channel)
+    _serve(prepared(module, name, json.loads(given)), channel)
 
 
 if __name__ == "__main__":

@@ -1,79 +1,59 @@
 """DPO, pairs per second, against TRL 1.16 `DPOTrainer`.
 
-Both sides: one epoch over the same token ids, batches of 16 pairs, beta .1, float32. Ours computes the reference's
-log-probabilities first, in batches of similar length, and that pass is part of its time; the peer computes them
-batch by batch.
+Both sides: one epoch over the same token ids, beta .1, float32, pairs of similar length batched together (the peer by
+`group_by_length`). Ours computes the reference's log-probabilities first, and that pass is part of its time; the peer
+computes them batch by batch. The peer projects response tokens alone, in tiles; its `padding_free` is switched off in
+this version, and Liger's layers are Triton kernels, which need a GPU.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from benchmarks.alternating import Done, Work
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read, tokens_of_pairs, train_on
 
-from benchmarks.alternating import Work
-from benchmarks.workload import encoded_pairs, load_model, peer_options, read
-
-BATCH = 16
 RATE = 1e-4
 BETA = 0.1
 
 
-def ours(folder: str) -> Work:
-    import torch
-
-    from rlhf_core.data.batching import LengthBucketedBatches
+def ours(folder: str, batch: int) -> Work:
     from rlhf_core.models.policy import Policy
-    from rlhf_core.policy_optimisation.objectives import preference_loss
-    from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.objectives import reference_logprobs, sequence_logprobs
-    from rlhf_core.supervised.training import train
+    from rlhf_core.supervised.objectives import PreferenceObjective
+    from rlhf_core.supervised.recipes import Preferences
 
-    chosen, rejected = encoded_pairs(folder)
     policy, reference = (Policy(load_model(folder), **read(folder, "facts")) for _ in range(2))
-    lengths = [max(len(a), len(b)) for a, b in zip(chosen, rejected, strict=True)]
-    config = TrainingConfig(epochs=1, batch=BATCH, microbatch=BATCH, learning_rate=RATE, schedule="constant")
+    pairs = Preferences(*encoded_pairs(folder), BETA)
 
-    def work() -> float:
-        before = [reference_logprobs(reference, rows) for rows in (chosen, rejected)]
-
-        def loss(indices: Any) -> Any:
-            picked = list(indices)
-            logprobs = sequence_logprobs(policy, [*(chosen[i] for i in picked), *(rejected[i] for i in picked)])
-            n = len(picked)
-            ratios = logprobs[:n] - before[0][picked], logprobs[n:] - before[1][picked]
-            losses, _ = preference_loss(torch.stack(ratios, dim=1), BETA)
-            return losses.sum(), float(n), {}
-
-        batches = LengthBucketedBatches(lengths, seed=0, rows_per_batch=BATCH)
-        steps = len(chosen) // BATCH
-        train(
-            policy.model, loss, batches, steps, config, lambda step, metrics: None, weight=lambda rows: float(len(rows))
-        )
-        return float(steps * BATCH)
+    def work() -> Done:
+        target = PreferenceObjective(policy, reference, pairs)
+        return Done(train_on(policy.model, target, batch=batch, rate=RATE) * batch, 2 * tokens_of_pairs(folder))
 
     return work
 
 
-def peer(folder: str) -> Work:
+def peer(folder: str, batch: int) -> Work:
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
-    pairs = read(folder, "pairs")
-    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
+    names = ("prompt", "chosen", "rejected")
+    rows = [{f"{name}_ids": pair[name] for name in names} for pair in read(folder, "pairs")]
+    rows = [
+        row | {"length": len(row["prompt_ids"]) + max(len(row[f"{name}_ids"]) for name in names[1:])} for row in rows
+    ]
     policy, reference = (load_model(folder) for _ in range(2))
     config = DPOConfig(
         **peer_options(
-            per_device_train_batch_size=BATCH, max_steps=len(pairs) // BATCH, learning_rate=RATE, beta=BETA,
-            max_length=None,
+            per_device_train_batch_size=batch, max_steps=len(rows) // batch, learning_rate=RATE, beta=BETA,
+            max_length=None, train_sampling_strategy="group_by_length", remove_unused_columns=False,
         )
     )  # fmt: skip
-    text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}] * BATCH)
+    text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}] * batch)
+    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
     trainer = DPOTrainer(policy, reference, args=config, train_dataset=text, processing_class=tokenizer)
-    names = ("prompt", "chosen", "rejected")
-    trainer.train_dataset = Dataset.from_list([{f"{name}_ids": pair[name] for name in names} for pair in pairs])
+    trainer.train_dataset = Dataset.from_list(rows)
 
-    def work() -> float:
+    def work() -> Done:
         trainer.train()
-        return float(config.max_steps * BATCH)
+        return Done(config.max_steps * batch, 2 * tokens_of_pairs(folder))
 
     return work

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.alternating import Row, Side, Work, alternate, speed_row
+from benchmarks.alternating import Done, Side, Work, alternate
+from benchmarks.rows import Row, speed_row
 from benchmarks.workload import load_model, read, workload
 
 BATCH, MICROBATCH, TOKENS, HEAD_SIZE = 64, 32, 64, 32
@@ -32,13 +33,13 @@ def sampling(folder: str, engine: str, scored: bool) -> Work:
     sampling = Sampling(TOKENS, engine=engine)
 
     @torch.no_grad()
-    def work() -> float:
+    def work() -> Done:
         for parameter in policy.model.parameters():
             parameter[..., 0] += 1e-6
         drawn = generate(policy, *prompts, sampling, torch.Generator().manual_seed(0))
         if scored:
             score(policy, *prompts, drawn.ids, drawn.mask, MICROBATCH)
-        return float(drawn.mask.sum())
+        return Done(int(drawn.mask.sum()))
 
     return work
 

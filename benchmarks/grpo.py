@@ -1,35 +1,73 @@
 """GRPO, episodes per second, against TRL 1.16 `GRPOTrainer`.
 
-Both sides: the same prompts, 16 of them with 4 responses of at most 64 tokens per iteration, one optimiser step in
-forward passes of 16, KL against a frozen reference in the loss, float32, and one cheap reward of the response's words.
+Both sides: the same prompts, a KL against a frozen reference in the loss, float32, and one cheap reward of the
+response's words. The peer projects response tokens alone, in tiles. It has no padding-free batches, shared prompts or
+tree attention; Liger's layers are Triton kernels, which need a GPU.
+
+- `ours`, `peer`: 16 prompts with 4 responses of at most 64 tokens per iteration, sampled, and one optimiser step.
+- `ours_given`, `peer_given`: scoring and update of responses that are given, as by another engine: log-probabilities
+  under the reference and under the policy, then two optimiser steps.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from benchmarks.alternating import Work
+from benchmarks.alternating import Done, Work
 from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 16, 64, 3
+GIVEN_GROUP, GIVEN_MICROBATCH, GIVEN_STEPS = 8, 8, 2
 RATE = 1e-4
 KL = 0.04
+#: Passes of models over every sequence: of sampled responses, and of given ones.
+PASSES, GIVEN_PASSES = ("sampling", "reference", "update"), ("reference", "policy", "update")
 
 
 def variety(text: str) -> float:
-    """Share of a text's words that are different; 0 without words."""
+    """Returns the share of a text's words that are different; 0 without words."""
     words = text.split()
     return len(set(words)) / len(words) if words else 0.0
 
 
-def ours(folder: str) -> Work:
+class Given:
+    """A rollout engine whose responses to a prompt are known.
+
+    Attributes:
+        answers: to each prompt, in the order in which they are given.
+    """
+
+    rescored = True
+    answers: ClassVar[dict[tuple[int, ...], list[list[int]]]] = {}
+
+    @staticmethod
+    def check(architecture: Any) -> None:
+        """Accepts every model."""
+
+    def sample(self, policy: Any, prompt_ids: Any, prompt_mask: Any, *_: Any) -> Any:
+        import torch
+
+        from rlhf_core.models.generation import Generated
+        from rlhf_core.models.policy import pad_rows
+
+        seen, rows = Counter[tuple[int, ...]](), list[list[int]]()
+        for ids, mask in zip(prompt_ids, prompt_mask, strict=True):
+            prompt = tuple(ids[mask].tolist())
+            rows.append(self.answers[prompt][seen[prompt]])
+            seen[prompt] += 1
+        ids, mask = (part.to(policy.device) for part in pad_rows(rows, policy.pad_id, "right"))
+        zeros = torch.zeros(ids.shape, device=policy.device)
+        return Generated(ids, mask, mask[:, 0], zeros, zeros)
+
+
+def _ours(folder: str, sampling: Any, iterations: int, passes: int, **sizes: int) -> Work:
     import torch
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
     from rlhf_core.models.policy import Policy
-    from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
     from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
@@ -43,56 +81,105 @@ def ours(folder: str) -> Work:
         def score(self, batch: Any) -> Sequence:
             return Sequence(torch.tensor([variety(text) for text in batch.texts]))
 
-    model = Path(folder) / "model"
-    tokenizer = AutoTokenizer.from_pretrained(str(model))
+    tokenizer = AutoTokenizer.from_pretrained(str(Path(folder) / "model"))
     policy, reference = (Policy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
     reference.model.requires_grad_(False)
     reward = Reward((Component("variety", Variety(), CREDITS["last_token"]),))
     prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
-    config = optimiser_config(
-        "grpo", iterations=ITERATIONS, rollout_batch=ROLLOUT, minibatch=ROLLOUT, microbatch=MICROBATCH, epochs=1,
-        actor_lr=RATE, group_size=GROUP, kl_coef=KL,
-    )  # fmt: skip
+    config = optimiser_config("grpo", iterations=iterations, epochs=1, actor_lr=RATE, kl_coef=KL, **sizes)
+    drawn = {name: sizes[name] for name in ("rollout_batch", "group_size", "microbatch")}
 
-    def work() -> float:
-        source = OnPolicy(
-            policy, reference, tokenizer, prompts, Sampling(TOKENS),
-            rollout_batch=ROLLOUT, group_size=GROUP, microbatch=MICROBATCH,
-        )  # fmt: skip
-        PolicyOptimiser(policy, reward, source, config, 0).train(lambda step, metrics, experience: None)
-        return float(ITERATIONS * ROLLOUT)
+    def work() -> Done:
+        source = OnPolicy(policy, reference, tokenizer, prompts, sampling, **drawn)  # type: ignore[arg-type]
+        tokens = 0
+
+        def on_step(step: int, metrics: Any, experience: Any) -> None:
+            nonlocal tokens
+            batch = experience.batch
+            once = batch.prompt_mask[:: sizes["group_size"]].sum() + batch.responses.mask.sum()
+            tokens += passes * int(once)
+
+        PolicyOptimiser(policy, reward, source, config, 0).train(on_step)
+        return Done(iterations * sizes["rollout_batch"], tokens)
 
     return work
 
 
-def peer(folder: str) -> Work:
+def ours(folder: str) -> Work:
+    from rlhf_core.models.sampling import Sampling
+
+    sizes = {"rollout_batch": ROLLOUT, "minibatch": ROLLOUT, "microbatch": MICROBATCH, "group_size": GROUP}
+    return _ours(folder, Sampling(TOKENS), ITERATIONS, len(PASSES), **sizes)
+
+
+def ours_given(folder: str) -> Work:
+    from rlhf_core.models.sampling import Sampling
+
+    prompts, answers = read(folder, "prompts"), read(folder, "answers")
+    Given.answers = dict(zip(map(tuple, prompts), answers, strict=True))
+    rollout = len(prompts) * GIVEN_GROUP
+    sizes = {"rollout_batch": rollout, "minibatch": rollout // GIVEN_STEPS, "microbatch": GIVEN_MICROBATCH}
+    sampling = Sampling(1024, engine="benchmarks.grpo:Given")
+    return _ours(folder, sampling, 1, len(GIVEN_PASSES), group_size=GIVEN_GROUP, **sizes)
+
+
+def _peer(folder: str, prompts: list[str], rollout: Any = None, tokens: int = 0, **options: Any) -> Work:
     import torch
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model", padding_side="left")
-    policy = load_model(folder)
     config = GRPOConfig(
         **peer_options(
-            per_device_train_batch_size=MICROBATCH, gradient_accumulation_steps=ROLLOUT // MICROBATCH,
-            max_steps=ITERATIONS, num_generations=GROUP, max_completion_length=TOKENS, beta=KL, learning_rate=RATE,
-            temperature=1.0, loss_type="grpo", model_init_kwargs=None,
+            beta=KL, learning_rate=RATE, temperature=1.0, loss_type="grpo", model_init_kwargs=None, **options
         )
-    )  # fmt: skip
-    prompts = [{"prompt": tokenizer.decode(ids)} for ids in read(folder, "prompts")]
+    )
 
     def reward(completions: list[str], **_: Any) -> list[float]:
         return [variety(text) for text in completions]
 
+    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model", padding_side="left")
+    rows = Dataset.from_list([{"prompt": text} for text in prompts])
     trainer = GRPOTrainer(
-        policy, reward, args=config, train_dataset=Dataset.from_list(prompts), processing_class=tokenizer
+        load_model(folder), reward, args=config, train_dataset=rows, processing_class=tokenizer, rollout_func=rollout
     )
     # The peer loads its reference by the model's name, in the dtype of that folder's configuration.
     assert next(trainer.ref_model.parameters()).dtype == torch.float32
 
-    def work() -> float:
+    def work() -> Done:
         trainer.train()
-        return float(ITERATIONS * ROLLOUT)
+        episodes = config.max_steps * config.per_device_train_batch_size * config.gradient_accumulation_steps
+        return Done(episodes, tokens)
 
     return work
+
+
+def peer(folder: str) -> Work:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
+    return _peer(
+        folder, [str(tokenizer.decode(ids)) for ids in read(folder, "prompts")],
+        per_device_train_batch_size=MICROBATCH, gradient_accumulation_steps=ROLLOUT // MICROBATCH,
+        max_steps=ITERATIONS, num_generations=GROUP, max_completion_length=TOKENS,
+    )  # fmt: skip
+
+
+def peer_given(folder: str) -> Work:
+    prompts, answers = read(folder, "prompts"), read(folder, "answers")
+    rollout = len(prompts) * GIVEN_GROUP
+
+    def given(names: list[str], trainer: Any) -> dict[str, Any]:
+        seen, rows = Counter[str](), list[list[int]]()
+        for name in names:
+            rows.append(answers[int(name)][seen[name]])
+            seen[name] += 1
+        return {"prompt_ids": [prompts[int(name)] for name in names], "completion_ids": rows, "logprobs": None}
+
+    tokens = len(GIVEN_PASSES) * sum(map(len, [*prompts, *(answer for own in answers for answer in own)]))
+    return _peer(
+        folder, [str(i) for i in range(len(prompts))], given, tokens, per_device_train_batch_size=GIVEN_MICROBATCH,
+        gradient_accumulation_steps=rollout // GIVEN_STEPS // GIVEN_MICROBATCH,
+        steps_per_generation=rollout // GIVEN_MICROBATCH, max_steps=GIVEN_STEPS, num_generations=GIVEN_GROUP,
+        max_completion_length=1024,
+    )  # fmt: skip

@@ -9,13 +9,16 @@ at a time, which suits it better.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from benchmarks.alternating import Work
+from benchmarks.alternating import Done, Work
 from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 16, 64, 3
 RATE = 1e-4
 KL = 0.05
+#: Passes of models over every sequence.
+PASSES = ("sampling", "reference", "reward", "values", "update of the policy", "update of the critic")
 
 
 def ours(folder: str) -> Work:
@@ -46,12 +49,18 @@ def ours(folder: str) -> Work:
         actor_lr=RATE, critic_lr=RATE, kl_coef=KL,
     )  # fmt: skip
 
-    def work() -> float:
+    def work() -> Done:
         source = OnPolicy(
             policy, reference, tokenizer, prompts, Sampling(TOKENS), rollout_batch=ROLLOUT, microbatch=MICROBATCH
         )
-        PolicyOptimiser(policy, reward, source, config, 0, critic=critic).train(lambda step, metrics, experience: None)
-        return float(ITERATIONS * ROLLOUT)
+        tokens = 0
+
+        def on_step(step: int, metrics: Any, experience: Any) -> None:
+            nonlocal tokens
+            tokens += len(PASSES) * int(experience.batch.prompt_mask.sum() + experience.batch.responses.mask.sum())
+
+        PolicyOptimiser(policy, reward, source, config, 0, critic=critic).train(on_step)
+        return Done(ITERATIONS * ROLLOUT, tokens)
 
     return work
 
@@ -82,8 +91,8 @@ def peer(folder: str) -> Work:
         value_model=value, train_dataset=prompts,
     )  # fmt: skip
 
-    def work() -> float:
+    def work() -> Done:
         trainer.train()
-        return float(ITERATIONS * ROLLOUT)
+        return Done(ITERATIONS * ROLLOUT)
 
     return work

@@ -1,21 +1,28 @@
-"""The work of both sides of a comparison: one tiny model in a folder, and the same token ids of the testbed.
+"""The work of both sides of a comparison: one model in a folder, and the same token ids.
 
-The folder holds `model` (the testbed's architecture, trained for a moment, so that responses end), `pairs.json` and
-`prompts.json`. It is made once per content of this file and of the testbed's settings.
+The folder holds `model`, `pairs.json`, `prompts.json` and `facts.json`. It is made once per content of this file and of
+the testbed's settings. Without a shape the model is the testbed's, trained for a moment so that responses end, and
+reads dialogue; with one it is random and reads random tokens, and `answers.json` has the answers to each prompt.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.params.pages import Address, read_settings, settings_digest
+
+if TYPE_CHECKING:
+    from rlhf_core.supervised.objectives import Objective
 
 ROOT = Path(__file__).resolve().parent.parent
 SCALE = ROOT / "params" / "scales" / "testbed"
@@ -26,10 +33,49 @@ ROWS = {"sft": 1600, "preference_train": 384, "prompts": 256, "tasks": 16}
 STEPS = 120
 
 
-def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEPS, **architecture: Any) -> Path:
-    """The folder, made if it is not there; `architecture` changes fields of the model's configuration."""
-    sizes = {**ROWS, **(rows or {})}
-    digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([sizes, steps, architecture]).encode())
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of work with random tokens.
+
+    Attributes:
+        prompt, answer: fewest and most tokens; lengths are spread evenly between them.
+        prompts, answers: how many there are, and how many answers each prompt has.
+        architecture: fields of the model's configuration.
+    """
+
+    prompt: tuple[int, int]
+    answer: tuple[int, int]
+    prompts: int
+    answers: int
+    architecture: dict[str, int]
+
+    def content(self, words: range, eos_id: int) -> dict[str, Any]:
+        """Returns random prompts, the answers to each, which end with EOS, and pairs of the first two answers."""
+        rng = random.Random("benchmark")
+        prompts, answers = list[list[int]](), list[list[list[int]]]()
+        for _ in range(self.prompts):
+            prompts.append(rng.choices(words, k=rng.randint(*self.prompt)))
+            lengths = [rng.randint(*self.answer) for _ in range(self.answers)]
+            answers.append([[*rng.choices(words, k=length - 1), eos_id] for length in lengths])
+        pairs = [
+            {"prompt": prompt, "chosen": own[0], "rejected": own[1]}
+            for prompt, own in zip(prompts, answers, strict=True)
+        ]
+        return {"prompts": prompts, "answers": answers, "pairs": pairs}
+
+
+#: Wide enough that products take more of the time than attention, as in models that people train.
+FOUR_LAYERS = {
+    "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "max_position_embeddings": 1024,
+}  # fmt: skip
+PAIRS = Shape((100, 300), (100, 300), prompts=24, answers=2, architecture=FOUR_LAYERS)
+GROUPS = Shape((448, 576), (120, 256), prompts=4, answers=8, architecture=FOUR_LAYERS)
+
+
+def workload(out: Path, shape: Shape | None = None, **architecture: int) -> Path:
+    """Returns the folder, made if it is not there; `architecture` changes fields of the model's configuration."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + repr([shape, architecture]).encode())
     for name in (DATA, TOKENIZER, BACKBONE):
         digest.update(settings_digest(name).encode())
     folder = out / f"workload-{digest.hexdigest()[:12]}"
@@ -37,12 +83,12 @@ def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEP
         out.mkdir(parents=True, exist_ok=True)
         print(f"making {folder} (about a minute)", flush=True)
         with tempfile.TemporaryDirectory(dir=out) as made:
-            _make(Path(made), sizes, steps, architecture)
+            _make(Path(made), shape, architecture)
             shutil.move(Path(made) / "workload", folder)
     return folder
 
 
-def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str, Any]) -> None:
+def _make(root: Path, shape: Shape | None, architecture: dict[str, int]) -> None:
     import torch
     import yaml
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -51,7 +97,7 @@ def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str,
     from tasks.running.loading import load_encoder
 
     spec = read_settings(DATA)
-    spec["rows"] = {name: sizes.get(name, min(count, 8)) for name, count in spec["rows"].items()}
+    spec["rows"] = {name: ROWS.get(name, min(count, 8)) for name, count in spec["rows"].items()}
     (root / "data.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     data, tokenizer, out = root / "data", root / "tokenizer", root / "workload"
     for stage, arguments in {
@@ -61,9 +107,8 @@ def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str,
         command = [sys.executable, "-m", f"tasks.{stage}", *map(str, arguments)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
-    backbone = read_settings(BACKBONE)
     config = AutoConfig.for_model(
-        **backbone["architecture"] | architecture,
+        **read_settings(BACKBONE)["architecture"] | (shape.architecture if shape else {}) | architecture,
         vocab_size=len(encoder.tokenizer),
         pad_token_id=encoder.pad_id,
         bos_token_id=encoder.tokenizer.bos_token_id,
@@ -71,49 +116,55 @@ def _make(root: Path, sizes: dict[str, int], steps: int, architecture: dict[str,
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    sft = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "result" / "sft.jsonl")]
-    if steps:
-        _train(model, sft, encoder, steps)
+    rows = {name: read_jsonl(data / "result" / f"{name}.jsonl") for name in ("sft", "preference.train", "prompts")}
+    if shape:
+        words = range(1 + max(encoder.tokenizer.all_special_ids), len(encoder.tokenizer))
+        content = shape.content(words, encoder.eos_id)
+    else:
+        _train(model, [encoder.sequence(row, row["response"]) for row in rows["sft"]], encoder)
+        content = {"pairs": [], "prompts": [encoder.prompt(row) for row in rows["prompts"]]}
+        for row in rows["preference.train"]:
+            chosen, rejected = (encoder.sequence(row, row[side]) for side in ("chosen", "rejected"))
+            content["pairs"].append({"prompt": chosen.prompt, "chosen": chosen.response, "rejected": rejected.response})
     model.save_pretrained(out / "model", safe_serialization=True)
     encoder.tokenizer.save_pretrained(out / "model")
-    pairs = []
-    for row in read_jsonl(data / "result" / "preference.train.jsonl"):
-        chosen, rejected = (encoder.sequence(row, row[side]) for side in ("chosen", "rejected"))
-        pairs.append({"prompt": chosen.prompt, "chosen": chosen.response, "rejected": rejected.response})
-    prompts = [encoder.prompt(row) for row in read_jsonl(data / "result" / "prompts.jsonl")]
-    facts = {"pad_id": encoder.pad_id, "eos_id": encoder.eos_id}
-    for name, content in {"pairs": pairs, "prompts": prompts, "facts": facts}.items():
-        (out / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    write(out, content | {"facts": {"pad_id": encoder.pad_id, "eos_id": encoder.eos_id}})
 
 
-def _train(model: Any, rows: list[Any], encoder: Any, steps: int) -> None:
-    from rlhf_core.data.batching import LengthBucketedBatches
+def _train(model: Any, rows: list[Any], encoder: Any) -> None:
     from rlhf_core.models.policy import Policy
-    from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.objectives import sft_loss
-    from rlhf_core.supervised.training import train
+    from tasks.running.supervised import Likelihood
 
     policy = Policy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
-    config = TrainingConfig(epochs=1, batch=16, microbatch=16, learning_rate=5e-3)
-    batches = LengthBucketedBatches([len(row) for row in rows], seed=0, rows_per_batch=config.batch)
-    train(
-        model,
-        lambda indices: (*sft_loss(policy, [rows[i] for i in indices]), {}),
-        batches,
-        steps,
-        config,
-        lambda step, metrics: None,
-        weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
-    )
+    train_on(model, Likelihood(policy, rows), batch=16, rate=5e-3, steps=STEPS)
+
+
+def train_on(model: Any, target: Objective, *, batch: int, rate: float, steps: int | None = None) -> int:
+    """Trains a model as a stage does, for an epoch unless `steps` are given; returns the steps."""
+    from rlhf_core.data.batching import LengthBucketedBatches
+    from rlhf_core.supervised.config import TrainingConfig
+    from rlhf_core.supervised.training import train
+
+    config = TrainingConfig(epochs=1, batch=batch, microbatch=batch, learning_rate=rate, schedule="constant")
+    batches = LengthBucketedBatches(target.lengths, seed=0, rows_per_batch=batch)
+    steps = steps or len(target.lengths) // batch
+    train(model, target.loss, batches, steps, config, lambda step, metrics: None, target.weight)
+    return steps
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes what `read` returns, by name."""
+    for name, value in content.items():
+        (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
 
 
 def read(folder: str, name: str) -> Any:
-    """`pairs` (prompt, chosen and rejected ids), `prompts` (ids) or `facts` (pad_id, eos_id)."""
+    """Returns `pairs` (prompt, chosen and rejected ids), `prompts` and `answers` (ids), or `facts` (pad_id, eos_id)."""
     return json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def load_model(folder: str) -> Any:
-    """The language model, float32: both sides load it by this."""
+    """Returns the language model, float32: both sides load it by this."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -121,7 +172,7 @@ def load_model(folder: str) -> Any:
 
 
 def encoded_pairs(folder: str) -> tuple[list[Any], list[Any]]:
-    """Chosen and rejected sequences as this project encodes them."""
+    """Returns chosen and rejected sequences as this project encodes them."""
     from rlhf_core.data.encoding import EncodedSequence
 
     pairs = read(folder, "pairs")
@@ -129,6 +180,11 @@ def encoded_pairs(folder: str) -> tuple[list[Any], list[Any]]:
         [EncodedSequence(pair["prompt"], pair[side]) for pair in pairs] for side in ("chosen", "rejected")
     )
     return chosen, rejected
+
+
+def tokens_of_pairs(folder: str) -> int:
+    """Returns the tokens of all pairs, each prompt counted once."""
+    return sum(len(part) for pair in read(folder, "pairs") for part in pair.values())
 
 
 def peer_options(**more: Any) -> dict[str, Any]:

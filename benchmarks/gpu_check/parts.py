@@ -202,7 +202,7 @@ def _reason(error: RecipeError) -> str:
 
 
 def generation(check: Check) -> Iterator[Row]:
-    """Samples a batch by each rollout engine."""
+    """Samples by each rollout engine, with fewer and more rows at a time."""
     policy = check.policy()
     for engine in ENGINES:
         try:
@@ -210,7 +210,9 @@ def generation(check: Check) -> Iterator[Row]:
         except RecipeError as error:
             yield Row(f"engine {engine}", ABSENT, _reason(error))
             continue
-        yield _sampling_row(check, policy, engine, f"engine {engine}")
+        for rows in check.sizes.sampled:
+            larger = replace(check, sizes=replace(check.sizes, batch=rows))
+            yield _sampling_row(larger, policy, engine, f"engine {engine}, {rows} rows")
 
 
 def attention(check: Check) -> Iterator[Row]:

@@ -43,6 +43,8 @@ class Sizes:
         microbatch: rows per forward pass.
         prompt, response: tokens.
         repeats: timed steps, after one that is not.
+        sampled: rows that an engine samples at a time.
+        group: responses to a prompt.
     """
 
     shape: Shape
@@ -52,6 +54,8 @@ class Sizes:
     prompt: int
     response: int
     repeats: int
+    sampled: tuple[int, ...]
+    group: int
 
     @property
     def length(self) -> int:
@@ -60,12 +64,12 @@ class Sizes:
 
 HALF_BILLION = Sizes(
     Shape(1024, 4096, 24, 16, 8, 128_256), Shape(4096, 14_336, 4, 32, 8, 32_000),
-    batch=64, microbatch=16, prompt=256, response=256, repeats=4,
+    batch=64, microbatch=16, prompt=256, response=256, repeats=4, sampled=(64, 256, 512), group=8,
 )  # fmt: skip
 #: Its vocabulary is just large enough for the fused log-probabilities.
 TINY = Sizes(
     Shape(32, 64, 2, 2, 1, 10_000), Shape(64, 128, 1, 2, 1, 100),
-    batch=4, microbatch=2, prompt=8, response=8, repeats=2,
+    batch=4, microbatch=2, prompt=8, response=8, repeats=2, sampled=(4, 8), group=2,
 )  # fmt: skip
 
 
