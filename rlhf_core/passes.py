@@ -13,7 +13,7 @@ from itertools import groupby
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.lazy import torch
-from rlhf_core.rollout import Inputs, trimmed
+from rlhf_core.rollout import Inputs, distinct_prompts, trimmed
 
 #: Rows that are computed in the same pass.
 Unit = Sequence[int]
@@ -44,7 +44,7 @@ class RowTokens:
     def of_batch(cls, inputs: Inputs) -> RowTokens:
         """Returns the tokens of padded prompts and responses."""
         prompt_ids, prompt_mask, _, mask = inputs
-        groups = torch.unique(prompt_ids.masked_fill(~prompt_mask, -1), dim=0, return_inverse=True)[1]
+        _, groups = distinct_prompts(prompt_ids, prompt_mask)
         return cls(mask.sum(dim=1).tolist(), prompt_mask.sum(dim=1).tolist(), groups.tolist())
 
     def sort(self, units: Sequence[Unit]) -> list[Unit]:

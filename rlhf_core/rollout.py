@@ -128,6 +128,13 @@ class RolloutBatch:
         return self.prompt_ids, self.prompt_mask, self.responses.ids, self.responses.mask
 
 
+def distinct_prompts(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the distinct prompts [prompts, prompt_len] of left-padded ones, -1 on padding, and the number [batch]
+    int64 that each row's prompt has among them."""
+    distinct, number = torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)
+    return distinct, number
+
+
 def trimmed(rows: Tensor, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor) -> Inputs:
     """Returns some rows, cut to their longest prompt and response."""
     prompt, response = (max([1, *of[rows].sum(dim=1).tolist()]) for of in (prompt_mask, mask))

@@ -41,7 +41,7 @@ from tasks.running.machine import device
 from tasks.running.stage import read_spec, stage
 from tasks.running.supervised import PairComparison, fit, write_model
 
-VERSION = 1
+VERSION = 2
 STAGE = "aspect_model"
 
 

@@ -25,7 +25,7 @@ from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.reward_models import Scorer, load_scorer
 
-VERSION = 1
+VERSION = 2
 
 
 def choose(

@@ -19,7 +19,7 @@ from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import PageEntry, stage
 from tasks.scoring.segmenting import response_entropies
 
-VERSION = 2
+VERSION = 3
 
 SPLITS = ("train", "validation", "ood")
 

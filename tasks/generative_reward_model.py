@@ -42,7 +42,7 @@ from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit, write_model
 
-VERSION = 1
+VERSION = 2
 
 
 def train_generative_model(

@@ -37,7 +37,7 @@ from tasks.scoring.classifiers import TextRewards, is_zero_shot, load_text_rewar
 from tasks.scoring.reward_models import TrainedModel
 from tasks.scoring.segmenting import Reading
 
-VERSION = 3
+VERSION = 4
 
 
 def fit_normalisers(

@@ -52,7 +52,7 @@ from tasks.running.result_rows import Metrics
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import write_model
 
-VERSION = 7
+VERSION = 8
 
 #: Numbers of the last line of checkpoints.jsonl that are metrics of the run, too.
 PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")

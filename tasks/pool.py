@@ -17,7 +17,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import PooledAnswers
 from tasks.running.stage import PageEntry, stage
 
-VERSION = 1
+VERSION = 2
 
 
 def draw_pool(

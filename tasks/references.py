@@ -35,7 +35,7 @@ from tasks.scoring.classifiers import RolloutTexts, load_text_rewards
 from tasks.scoring.references import REWARDS, load_references
 from tasks.scoring.reward_models import TrainedModel
 
-VERSION = 1
+VERSION = 2
 
 
 def make_references(

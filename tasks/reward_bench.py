@@ -23,7 +23,7 @@ from tasks.scoring.reward_models import load_scorer, score_pairs
 if TYPE_CHECKING:
     from rlhf_core.testbed import World
 
-VERSION = 1
+VERSION = 2
 
 OOD = "-ood"
 

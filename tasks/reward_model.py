@@ -52,7 +52,7 @@ from tasks.scoring.segmenting import (
     segmenter_with_cutoffs,
 )
 
-VERSION = 4
+VERSION = 5
 STAGE = "reward_model"
 
 

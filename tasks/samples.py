@@ -27,7 +27,7 @@ from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution
 from tasks.running.stage import PageEntry, stage
 
-VERSION = 1
+VERSION = 2
 #: More steps than this are counted, since the paper's solutions have no more.
 MANY_STEPS = 10
 

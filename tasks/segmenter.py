@@ -27,7 +27,7 @@ from tasks.running.machine import device
 from tasks.running.progress import progress
 from tasks.running.stage import PageEntry, stage
 
-VERSION = 2
+VERSION = 3
 
 SPLITS = ("train", "validation", "ood")
 CLAUSES = "clauses"

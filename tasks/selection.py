@@ -38,7 +38,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt
 from tasks.running.stage import PageEntry, stage
 
-VERSION = 1
+VERSION = 2
 
 
 KINDS = ("greedy", "sampled")

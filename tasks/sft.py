@@ -39,7 +39,7 @@ from tasks.running.machine import device
 from tasks.running.stage import PageEntry, read_spec, stage
 from tasks.running.supervised import Likelihood, fit, write_model
 
-VERSION = 4
+VERSION = 5
 STAGE = "sft"
 
 

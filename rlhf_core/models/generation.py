@@ -23,7 +23,7 @@ from rlhf_core.models.decoding import Capture, Step, cuda_graph
 from rlhf_core.models.forecast import OVERHEAD, Sharding
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import DEFAULT_ENGINE, Sampling, used_engines
-from rlhf_core.rollout import check_side
+from rlhf_core.rollout import check_side, distinct_prompts
 
 #: Samples rows: (prompt ids and mask [rows, prompt_len], uniform numbers [rows, max_new_tokens] of [0, 1)) ->
 #: (ids, mask, log-probabilities, entropies), each [rows, max_new_tokens] and as `Generated` has them.
@@ -137,7 +137,7 @@ def _parts(policy: Policy, rows: int, prompt_len: int, max_new_tokens: int) -> i
 
 def _distinct(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns ids and mask [prompts, prompt_len] of different prompts, and each row's place among them [rows] int64."""
-    keys, prompt_of = prompt_ids.masked_fill(~prompt_mask, -1).unique(dim=0, return_inverse=True)
+    keys, prompt_of = distinct_prompts(prompt_ids, prompt_mask)
     if len(keys) == len(prompt_ids):
         return prompt_ids, prompt_mask, torch.arange(len(keys), device=keys.device)
     return keys.clamp(min=0), keys >= 0, prompt_of

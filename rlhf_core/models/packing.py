@@ -27,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlhf_core.models.architecture import make_tiny
 from rlhf_core.models.device import FLASH, padded
+from rlhf_core.rollout import distinct_prompts
 
 #: Fields of a configuration that limit how far back attention sees.
 WINDOWS = ("sliding_window", "attention_chunk_size")
@@ -64,13 +65,6 @@ def spans(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     offsets = torch.arange(max(1, int(lengths.max())), device=starts.device)
     real = offsets < lengths[:, None]
     return torch.where(real, starts[:, None] + offsets, 0), real
-
-
-def distinct_prompts(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the distinct prompts [prompts, prompt_len] of a left-padded batch, -1 on padding, and each row's number
-    [batch] int64 of its prompt."""
-    found, group = torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)
-    return found, group
 
 
 class Layout:
