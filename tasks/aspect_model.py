@@ -150,8 +150,10 @@ class _Pairs:
     def __init__(self, model: ScalarModel, spec: AspectModelSpec, data: Path, encoder: Encoder) -> None:
         self.model, self.pad_id = model, encoder.pad_id
         self.file, validation = (data / f"{spec.aspect}.{split}.jsonl" for split in ("train", "validation"))
-        chosen, rejected = _whole_pairs(encoder, self.file)
-        self.better, self.worse = _whole_pairs(encoder, validation)
+        (chosen, rejected), train_dropped = _whole_pairs(encoder, self.file)
+        (self.better, self.worse), dropped = _whole_pairs(encoder, validation)
+        counts = {"train_pairs_dropped": train_dropped, "validation_pairs_dropped": dropped}
+        self.dropped = {name: float(count) for name, count in counts.items() if count}
         self.rows = list(zip(chosen, rejected, strict=True))
         self.target = PairComparison(model, chosen, rejected, encoder.pad_id)
 
@@ -160,17 +162,19 @@ class _Pairs:
         rewards, _ = score_all(self.model, [*self.better, *self.worse], self.pad_id)
         accuracy = pairwise_accuracy(rewards[:count], rewards[count:])
         bounds = {"lower": accuracy.lower, "upper": accuracy.upper}
-        return {"accuracy": accuracy.estimate, **bounds, "pairs": float(count)}
+        return {"accuracy": accuracy.estimate, **bounds, "pairs": float(count), **self.dropped}
 
 
-def _whole_pairs(encoder: Encoder, file: Path) -> list[list[SegmentedSequence]]:
-    """Returns the better and the worse answers of a file's pairs that the limits leave whole, each one segment."""
+def _whole_pairs(encoder: Encoder, file: Path) -> tuple[list[list[SegmentedSequence]], int]:
+    """Returns the better and the worse answers of a file's pairs that the limits leave whole, each one segment, and the
+    number of the other pairs."""
     rows = read_jsonl(file)
     if not rows:
         raise DataError("holds no pair", file=str(file), remedy="Give pairs that differ in the aspect")
     chosen, rejected = (encode(encoder, rows, side, file) for side in ("chosen", "rejected"))
     whole = whole_pairs(chosen, rejected, encoder.eos_id, file=str(file))
-    return [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in (whole.chosen, whole.rejected)]
+    sides = [[SegmentedSequence(s, [len(s.response) - 1]) for s in side] for side in (whole.chosen, whole.rejected)]
+    return sides, whole.dropped
 
 
 main = stage(train_aspect_model, several_processes=True)

@@ -65,6 +65,7 @@ def fit_normalisers(
         segments, responses = _text_rewards(rewards, [pairs[i] for i in indices])
     else:
         segments, responses = _segment_rewards(reward_model, data, entropies, sentences, pairs, indices)
+    dropped = len(indices) - len(responses) // 2
     fitted = fit_statistics(
         [segments],
         responses.double().numpy(),
@@ -73,7 +74,8 @@ def fit_normalisers(
         own=scale.own,
     )
     write_json(result / "normaliser.json", fitted)
-    write_json(result / "metrics.json", flat_metrics(fitted))
+    counted = {"pairs_dropped": float(dropped)} if dropped else {}
+    write_json(result / "metrics.json", flat_metrics(fitted) | counted)
 
 
 def calibration_indices(spec: NormaliserSpec, pairs: int) -> list[int]:

@@ -8,7 +8,6 @@ Source: Segment, Appendix A (prompt cap 1728 of 2048 tokens).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from rlhf_core.typed import Checked
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_LOG = logging.getLogger(__name__)
 LongPrompt = Literal["truncate", "error"]
 
 
@@ -144,12 +142,7 @@ def whole_pairs(
             file=file,
             remedy="Raise the total limit, or lower that of prompts",
         )
-    dropped = len(chosen) - len(kept)
-    if dropped:
-        _LOG.warning(
-            "%s of %s pairs are left out: within the limits their answers are equal or empty", dropped, len(chosen)
-        )
-    return EncodedPairs(kept, [chosen[i] for i in kept], [rejected[i] for i in kept], dropped)
+    return EncodedPairs(kept, [chosen[i] for i in kept], [rejected[i] for i in kept], len(chosen) - len(kept))
 
 
 @contextmanager

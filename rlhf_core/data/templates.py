@@ -173,10 +173,11 @@ class TokenizerTemplate(ChatTemplate):
         return [Piece(text, trusted=True)]
 
     def eos_token(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Returns the first special token after an answer in the tokenizer's own template, else its EOS."""
+        """Returns the first token of its own after an answer in the tokenizer's own template, else its EOS."""
         dialogue = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\ue0000\ue001"}]
         after = _apply(tokenizer, dialogue, answer_follows=False).partition("\ue0000\ue001")[2]
-        found = [(after.index(token), -len(token), token) for token in control_tokens(tokenizer) if token in after]
+        own = {*control_tokens(tokenizer), *filter(str.strip, tokenizer.get_added_vocab())}
+        found = [(after.index(token), -len(token), token) for token in own if token in after]
         if found:
             return min(found)[2]
         if not tokenizer.eos_token:
@@ -245,12 +246,15 @@ def chat_template(name: str) -> ChatTemplate:
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Returns tokens that no user text may produce: every added token but the one for unknown text."""
-    tokens = {**tokenizer.get_added_vocab()}
-    for token in tokenizer.all_special_tokens:
-        tokens[token] = tokenizer.convert_tokens_to_ids(token)
-    tokens.pop(str(tokenizer.unk_token), None)
-    return {token: index for token, index in tokens.items() if token.strip()}
+    """Returns tokens that no user text may produce: every special token but the one for unknown text.
+
+    An added token that is not special, such as Qwen3's <think>, is text, and a text has it as one token.
+    """
+    special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    named: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
+    return {
+        token: index for token, index in {**special, **named}.items() if token.strip() and token != tokenizer.unk_token
+    }
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -264,7 +268,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     forbidden = set(control.values())
     if forbidden.isdisjoint(ids):
         return ids
-    # Added tokens that are not declared special escape `split_special_tokens`: break them up by hand.
+    # a tokenizer may know a special token otherwise, too: break it up by hand
     found = "|".join(re.escape(token) for token in sorted(control, key=len, reverse=True) if len(token) > 1)
     cuts = [0, *(match.start() + 1 for match in re.finditer(found, text)), len(text)]
     parts = (text[start:end] for start, end in pairwise(cuts))

@@ -170,7 +170,7 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     if not _is_byte_level(tokenizer):
         return _spans_by_prefix(tokenizer, ids)
     bytes_of = {letter: byte for byte, letter in _letters().items()}
-    special = set(control_tokens(tokenizer)) | {str(tokenizer.unk_token)}
+    special, added = set(control_tokens(tokenizer)) | {str(tokenizer.unk_token)}, tokenizer.get_added_vocab()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, spans = "", []
     position = written = 0
@@ -179,7 +179,8 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
             spans.append((position, position))
             continue
         start = len(text)
-        text += decoder.decode(bytes(bytes_of[letter] for letter in token))
+        spelled = token.encode("utf-8") if token in added else bytes(bytes_of[letter] for letter in token)
+        text += decoder.decode(spelled)
         # A character whose last byte is still to come counts from its first byte on.
         position = len(text) + bool(decoder.getstate()[0])
         spans.append((start, position))

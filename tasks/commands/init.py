@@ -53,6 +53,8 @@ _HELD_OUT = re.compile(r"(?:^|[._-])(?:test|eval|valid|validation|dev)(?:[._-]|$
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 1000
 #: The largest tolerated share of bad rows of a file, and the fewest pairs.
 MAX_BAD_SHARE, LEAST_PAIRS = 0.1, 20
+#: Pairs of which is told how many the limits destroy.
+CUT_LOOKED_AT = 1000
 #: Pairs whose responses a reward is tried on.
 TRIED = 4
 
@@ -217,7 +219,7 @@ def make_project(
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
     from rlhf_core.data.dialogue import prompt_messages
-    from rlhf_core.data.encoding import Encoder, Limits
+    from rlhf_core.data.encoding import Encoder, Limits, whole_pairs
     from rlhf_core.data.templates import chat_template
     from rlhf_core.models.loading import trainable
     from tasks.scoring.texts import text_batch, try_reward
@@ -231,6 +233,13 @@ def make_project(
     roles = {tuple(each["role"] for each in prompt_messages(row)): row for row in (*pairs.test, *pairs.train)}
     for row in roles.values():
         encoder.sequence(row, row["chosen"])  # the template may refuse the dialogue
+    looked_at = pairs.train[:CUT_LOOKED_AT]
+    chosen, rejected = ([encoder.sequence(row, row[side]) for row in looked_at] for side in ("chosen", "rejected"))
+    if dropped := whole_pairs(chosen, rejected, encoder.eos_id, file=str(files[0])).dropped:
+        pairs.notes.append(
+            f"cut     {dropped} of the first {len(looked_at)} pairs have answers that are equal or empty within "
+            f"{limits.total} tokens; they are left out"
+        )
     gives, rows = None, ("learned", "par", "dpo")
     if reward is not None:
         tried = [(row, row[side]) for row in pairs.train[:TRIED] for side in ("chosen", "rejected")]

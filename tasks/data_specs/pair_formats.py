@@ -15,8 +15,9 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,12 +31,14 @@ from tasks.data_specs.pair_files import read_rows
 #: Fields of pairs elsewhere that have another meaning or form here.
 _NOT_OURS = (
     "messages", "label", "preference", "margin", "completions", "history", "answers", "responses", "conversation_a",
-    "conversation_b", "tools",
+    "conversation_b",
 )  # fmt: skip
 #: Why a row is not a pair.
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _TOOLS = "has tools, which a prompt here cannot offer"
 _NO_TOOLS: tuple[Any, ...] = (None, "", [], {})
+#: Columns of a pair's scores, which records keep.
+_SCORED = ("score_chosen", "score_rejected")
 #: Rows by which a file's format is recognised.
 _LOOKED_AT = 20
 
@@ -133,7 +136,7 @@ def _of_list(row: Record) -> Record | str:
     found = _graded_list(row)
     if len(found) < 2 or len({shown is None for _, shown, _ in found}) == 2:  # ranks and scores are not compared
         return NO_VERDICT
-    (high, shown_high, chosen), (low, shown_low, rejected) = max(found), min(found)
+    (high, shown_high, chosen), (low, shown_low, rejected) = (pick(found, key=itemgetter(0)) for pick in (max, min))
     if high == low:
         return NO_PREFERENCE
     pair = pair_of({**_system(row), "prompt": row["prompt"], "chosen": chosen, "rejected": rejected})
@@ -215,27 +218,31 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> PairFile:
         _refuse(Lines(lines.file, lines.rows if rows else [], broken))
     title = max(_TITLES, key=fitting.__getitem__)
     made: list[tuple[int, Record]] = []
-    known = set[str]()
+    known, read = set[str](), _columns_read(title)
     for (number, row), found in zip(rows, readings, strict=True):
-        pair = found[title]() if title in found else _not_fitting(row)
+        pair = found[title]() if title in found else _not_fitting(row, title)
         if row.get("tools") not in _NO_TOOLS:
             pair = _TOOLS
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
             continue
-        record = _record(pair, row, file, number)
+        record = _record(pair, row, read, file, number)
         while record["id"] in known:  # several pairs of one prompt often have its id
             record["id"] = f"{record['id']}-{number}"
         known.add(record["id"])
         made.append((number, record))
-    return PairFile(title, Lines(str(file), made, broken), _unread(named, title))
+    return PairFile(title, Lines(str(file), made, broken), _unread(named, read))
 
 
-def _unread(rows: Iterable[tuple[int, Record]], title: str) -> list[str]:
-    """Returns the columns of rows, and keys of their messages, that a format does not read."""
-    read = {*ALIASES, "id", "source", "tools", "score_chosen", "score_rejected"}
+def _columns_read(title: str) -> set[str]:
+    """Returns the columns, by our names, that a format reads."""
+    read = {*ALIASES, "id", "source", "tools", *_SCORED}
     read |= {name for one, columns, verdict, _ in TWO_ANSWERS if one == title for name in (*columns, *verdict)}
-    read |= {*LISTS} if title == _LIST_TITLE else set()
+    return read | ({*LISTS} if title == _LIST_TITLE else set())
+
+
+def _unread(rows: Iterable[tuple[int, Record]], read: Collection[str]) -> list[str]:
+    """Returns the columns of rows, and keys of their messages, that a format does not read."""
     found = [name for _, row in rows for name in (*(name for name in row if name not in read), *extra_keys(row))]
     return list(dict.fromkeys(found))
 
@@ -248,16 +255,18 @@ def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
     return f"No column is called prompt; {named}: name the one with the prompts by --column prompt=NAME"
 
 
-def _not_fitting(row: Record) -> Record | str:
+def _not_fitting(row: Record, title: str) -> Record | str:
     """Returns the row as it is where a text of a pair is missing, for the schema to name it; else why it is not one."""
+    if any(one == title and all(name in row for name in columns) for one, columns, *_ in TWO_ANSWERS):
+        return NO_VERDICT
     texts = {name: row.get(name) for name in ("prompt", "chosen", "rejected")}
     lacking = any(value is None for value in texts.values()) and not any(map(is_messages, texts.values()))
     return {name: value for name, value in texts.items() if value is not None} if lacking else ANOTHER
 
 
-def _record(made: Record, row: Record, file: Path, number: int) -> Record:
+def _record(made: Record, row: Record, read: Collection[str], file: Path, number: int) -> Record:
     """Returns what a row's format gives as a record, with the row's other fields and its id and source."""
-    own = {name: value for name, value in row.items() if name not in (*ALIASES, *_NOT_OURS)}
+    own = {name: value for name, value in row.items() if name in _SCORED or name not in (*read, *_NOT_OURS)}
     name, source = row.get("id"), row.get("source")
     identity = str(name) if isinstance(name, str | int | float) and str(name).strip() else f"{file.stem}-{number:06d}"
     return {**own, **made, "id": identity, "source": source if isinstance(source, str) and source else file.name}

@@ -115,8 +115,9 @@ def test_every_reader_of_pairs_leaves_out_those_that_the_limits_destroy(golden: 
     read = Reading(encoder, build_segmenter({"kind": "entropy", "cutoff": 1.5})).pairs(rows, entropies)
     assert (read.rows, read.count, read.dropped) == (rows[1:], 1, 1)
     learned = Dpo(beta=0.1).examples(Sources(preference=rows), encoder)
-    aspect = [[one.sequence for one in side] for side in _whole_pairs(encoder, tmp_path / "pairs.jsonl")]
+    found, dropped = _whole_pairs(encoder, tmp_path / "pairs.jsonl")
+    aspect = [[one.sequence for one in side] for side in found]
     sides = [[encoder.sequence(rows[1], rows[1][side])] for side in ("chosen", "rejected")]
-    assert learned.dropped == 1
+    assert learned.dropped == dropped == 1
     assert [one.sequence for one in read.sequences] == [*sides[0], *sides[1]]
     assert sides == aspect == [learned.chosen, learned.rejected]

@@ -372,10 +372,11 @@ def test_a_row_that_prefers_no_answer_is_left_out_and_one_without_a_verdict_is_a
         "UltraFeedback": {"completions": [{**one, "overall_score": 2} for one in row.get("completions", ())]},
         "SHP": {"labels": 7},
     }
-    lines = read_pairs(write(tmp_path / "pairs.jsonl", row, row, {**row, **same[name]}), {})[1]
+    without = [{**row, "labels": float("nan")}] if name == "SHP" else []
+    lines = read_pairs(write(tmp_path / "pairs.jsonl", row, row, {**row, **same[name]}, *without), {})[1]
     faults = [*lines.broken, *find_faults(lines.rows, record_type("preference"))]
     said = "no verdict that says which answer is better" if name == "SHP" else "no answer is preferred"
-    assert [(fault.row, fault.reason) for fault in faults] == [(3, said)]
+    assert [(fault.row, fault.reason) for fault in faults] == [(3, said), *([(4, said)] * len(without))]
 
 
 def test_columns_are_mapped(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from rlhf_core.data.templates import (
     encode_pieces,
     encode_text,
 )
-from rlhf_core.data.tokenizers import train_byte_level_bpe
+from rlhf_core.data.tokenizers import token_spans, train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
 
 from .conftest import TEXTS
@@ -85,12 +86,28 @@ def test_cutting_at_markers_gives_the_ids_of_the_whole_text(marked_tokenizer: An
     assert forced[: len(whole)] == whole
 
 
-def test_an_added_token_that_is_not_declared_special_is_broken_up_too() -> None:
+@given(
+    content=st.lists(st.sampled_from(["<think>", "\n", "</think>", "a", " ", "é", "<|end|>"]), max_size=8).map("".join)
+)
+def test_an_added_token_that_is_not_special_is_one_token_as_a_policy_writes_it(content: str) -> None:
+    tokenizer = thinking_tokenizer()
+    ids, thought = encode_text(tokenizer, content), tokenizer.convert_tokens_to_ids("<think>")
+    assert ids.count(thought) == content.count("<think>")
+    assert tokenizer.eos_token_id not in ids
+    assert tokenizer.decode(ids) == content
+    text, spans = token_spans(tokenizer, ids)
+    assert text == content
+    assert {text[start:end] for i, (start, end) in zip(ids, spans, strict=True) if i == thought} <= {"<think>"}
+    asked = chat_template("plain").prompt_ids(tokenizer, [{"role": "user", "content": content}])
+    assert asked[1:-1] == ids
+
+
+@cache
+def thinking_tokenizer() -> Any:
+    """A tokenizer with added tokens that are not special, as Qwen3's."""
     tokenizer = train_byte_level_bpe(TEXTS, 320)
-    tokenizer.add_tokens(["<extra>"])
-    ids = encode_text(tokenizer, "a <extra> b")
-    assert tokenizer.convert_tokens_to_ids("<extra>") not in ids
-    assert tokenizer.decode(ids) == "a <extra> b"
+    tokenizer.add_tokens(["<think>", "</think>"])
+    return tokenizer
 
 
 def test_the_tokenizers_own_template_is_used_and_its_end_found() -> None:
