@@ -30,7 +30,6 @@ CALLS = {
     "worker": "flows.worker:serve",
     "adopt": "flows.recipe:adopt",
 }
-ENDED_WELL = "the run ended well; its stages are listed above"
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -40,13 +39,18 @@ def _end_without_server(error: BaseException) -> NoReturn:
 
     What Prefect would still send at the process's end is given up: each request would wait for the server.
     """
+    from flows.scheduler import ENDED_WELL
+
     failure: BaseException | None = error
     while failure is not None and not isinstance(failure, RewardsmithError):
         failure = failure.__context__
-    print(ENDED_WELL if failure is None else f"error: {failure}", file=sys.stderr if failure else sys.stdout)
+    if ENDED_WELL:
+        print(ENDED_WELL[-1], flush=True)
+    else:
+        again = "the run did not end; run the same command again: what has a result does not run again"
+        print(f"error: {failure or again}", file=sys.stderr)
     print(f"note: the Prefect server has gone ({error}), so its pages lack the end of the run", file=sys.stderr)
-    sys.stdout.flush()
-    os._exit(0 if failure is None else failure.exit_status)
+    os._exit(0 if ENDED_WELL else failure.exit_status if failure else 1)
 
 
 @prints_errors
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
-        text = ENDED_WELL
+        text = "the run ended well; its stages are listed above"
     except httpx.TransportError as error:
         _end_without_server(error)
     if text is not None:

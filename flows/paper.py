@@ -10,9 +10,11 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact
 from prefect.cache_policies import NO_CACHE
@@ -135,7 +137,8 @@ def run_request(
     for one in tracked:
         if link := link_to_runs(root, one):
             key = re.sub("[^a-z0-9]+", "-", f"mlflow-{one}".lower())  # Prefect allows only these characters in a key
-            create_link_artifact(key=key, link=link, link_text=f"runs of {one} in MLflow")
+            with suppress(httpx.TransportError):  # the run ends without a server that has gone
+                create_link_artifact(key=key, link=link, link_text=f"runs of {one} in MLflow")
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     # while code and files stay the same, `nothing_to_do` answers the same request without a run

@@ -29,6 +29,7 @@ from flows.scheduler import RunFailed
 from flows.slots import Grant, granted
 from flows.stage_run import Command, RunningStages, noted_failure, run_command
 from rlhf_core.errors import RewardsmithError
+from rlhf_core.services import CallFailed, client, post
 from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import ReevaluatedModel, read_reevaluation
 from tasks.reevaluation.history import RECORDS, note_sent, records_folder, records_to_alert, restore_records
@@ -109,8 +110,8 @@ def send_alerts(model: Registered, record: Mapping[str, Any]) -> list[str]:
     if alerts and (webhook := os.environ.get("REWARDSMITH_WEBHOOK")):
         content = {"model": model.name, **identity, "alerts": [*alerts]}
         try:
-            httpx.post(webhook, json=content, timeout=20).raise_for_status()
-        except httpx.HTTPError as error:
+            post(client(1), webhook, 20, json=content).raise_for_status()
+        except (CallFailed, httpx.HTTPError) as error:
             return [f"the webhook did not take the alert: {error}"]
     return []
 

@@ -59,6 +59,8 @@ RETRIES = 2
 BACKOFF_SECONDS = 2.0
 #: Set by `rewardsmith run`: a line for each finished stage in place of Prefect's log on the terminal.
 SWITCH = "REWARDSMITH_PROGRESS"
+#: Texts of this process's runs that ended well, also where their server has gone.
+ENDED_WELL: list[str] = []
 #: Name of the completed state of a stage, or a run, with signs of reward hacking.
 ALARM_STATE = "Alarm"
 #: The Prefect event of a sign of reward hacking.
@@ -116,6 +118,7 @@ def ring(root: Path, stage: Stage) -> list[Alarm]:
 def completed_state(summary: RunSummary) -> State[str]:
     """Returns the state of a run that ended well; it is named Alarm where a result has signs of reward hacking."""
     text = "\n".join([summary.line(), *alarm_lines(summary.alarms)])
+    ENDED_WELL.append(text)
     return Completed(name=ALARM_STATE if summary.alarms else None, message=summary.line(), data=text)
 
 

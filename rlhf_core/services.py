@@ -279,7 +279,7 @@ def post(client: httpx.Client, url: str, seconds: float, **content: Any) -> http
                 if time.monotonic() > until:
                     raise httpx.ReadTimeout("the answer has not ended")
         headers = [(name, value) for name, value in answer.headers.items() if name != "content-encoding"]
-        return httpx.Response(answer.status_code, headers=headers, content=bytes(body))
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=answer.request)
     except httpx.TimeoutException:
         raise CallFailed(f"no answer within {seconds} s; is the server overloaded?") from None
     except (httpx.TransportError, zlib.error) as error:

@@ -10,9 +10,10 @@ from typing import Literal
 
 _TRIGGER = re.compile(r"(?:####|the answer is)[:\s]*", re.IGNORECASE)
 #: A number in plain digits: grouped by commas, with decimals, or a fraction of two. Behind a letter a
-#: digit is part of a word, and behind a word or bracket a sign subtracts.
+#: digit is part of a word, behind a word or bracket a sign subtracts, and a time or ratio (10:30) is not a number.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]}])-)?\$?(?<!\w)(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?(?:/[0-9]+)?"
+    r"(?:(?<![\w)\]}])-)?\$?(?<!\w)(?<![0-9]:)(?![0-9]+:[0-9])"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?(?:/[0-9]+)?"
 )
 
 #: Ways in which lm-evaluation-harness reads an answer: the first `#### n`, or the last number.

@@ -292,6 +292,7 @@ _NAMES = "\n".join(
         *(f"from {name} import *" for name in _STARRED),
         *(f"import {name}" for name in _NAMED),
         "sys.setrecursionlimit(50000)",
+        "quit = exit",
         _DIGITS,
     ]
 )
@@ -316,7 +317,7 @@ def run(given):
     sys.argv = ["program.py"]
     sys.__stdin__ = sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.__stdout__ = sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)
-    space = {{**names, "__name__": "__main__"}}
+    space = {{**names, "__name__": "__main__", "__file__": "program.py"}}
     try:
         exec(code, space)
     except SystemExit:

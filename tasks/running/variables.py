@@ -88,7 +88,8 @@ def refuse_unusable_prefect() -> None:
     client(1).close()
     shown = re.sub(r"//[^/]*@", "//", address)
     try:  # without user and password: any answer will do, also over a certificate that only Prefect is told to trust
-        httpx.get(f"{shown.rstrip('/')}/health", timeout=PATIENCE, verify=False)
+        with httpx.stream("GET", f"{shown.rstrip('/')}/health", timeout=PATIENCE, verify=False):
+            pass
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RewardsmithError(
             f"no Prefect server answers at PREFECT_API_URL, {shown} ({error}); start it, correct the address "

@@ -68,7 +68,8 @@ def test_a_call_says_how_it_ended(
 @pytest.mark.parametrize(
     ("failure", "status", "said"),
     [
-        (None, 0, "the run ended well; its stages are listed above"),
+        (None, 0, "7 ran"),
+        (Exception(), 1, "error: the run did not end; run the same command again"),
         (RunFailed("1 failed. sft: no disk"), 1, "error: 1 failed. sft: no disk"),
         (RecipeError("unknown row"), 2, "error: unknown row"),
     ],
@@ -80,17 +81,21 @@ def test_a_call_whose_server_has_gone_ends_as_its_stages_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    ended = list[str]()
+    monkeypatch.setattr("flows.scheduler.ENDED_WELL", ended)
+
     def flow(**_: Any) -> NoReturn:
         try:
             if failure is not None:
                 raise failure
+            ended.append("7 ran")
         finally:
             raise httpx.ConnectError("connection refused")
 
     monkeypatch.setattr(module.os, "_exit", sys.exit)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         call(monkeypatch, "paper", flow)
-    assert ended.value.code == status
+    assert exit_.value.code == status
     written = "".join(capsys.readouterr())
     assert written.count("\n") == 2
     assert said in written

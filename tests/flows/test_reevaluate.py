@@ -29,7 +29,7 @@ class Listener:
         self.works = True
         self.posted: list[tuple[str, list[str]]] = []
 
-    def post(self, address: str, json: dict[str, Any], timeout: float) -> httpx.Response:
+    def post(self, _: httpx.Client, address: str, seconds: float, json: dict[str, Any]) -> httpx.Response:
         request = httpx.Request("POST", address)
         if self.works:
             self.posted.append((json["version"], [one["text"] for one in json["alerts"]]))
@@ -40,7 +40,7 @@ class Listener:
 def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     made = Listener()
     monkeypatch.setenv("REWARDSMITH_WEBHOOK", "http://hook")
-    monkeypatch.setattr(reevaluate.httpx, "post", made.post)
+    monkeypatch.setattr(reevaluate, "post", made.post)
     monkeypatch.setattr(reevaluate, "emit_event", lambda **_: None)
     return made
 

@@ -163,6 +163,7 @@ RIGHT = {
     "no stream": "import sys\nclass Out:\n    def write(self, text):\n        sys.__stdout__.write(text)\n"
     "sys.stdout = Out()\nprint(sum(map(int, input().split())))",
     "unflushed": "out = open(1, 'w')\ndef main():\n    out.write(str(sum(map(int, input().split()))))\nmain()",
+    "script": "import os, sys\nassert sys.argv == [__file__]\nprint(sum(map(int, input().split())))\nquit()",
     "closed": "import sys\nprint(sum(map(int, input().split())))\nsys.stdout.close()\nsys.stdin.close()",
     "global": "def main():\n    global s\n    s = sum(map(int, input().split()))\n    print(s)\nmain()\nexit(0)",
     "main": "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
