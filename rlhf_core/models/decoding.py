@@ -43,7 +43,7 @@ class Decoding:
         obstacle: why its steps cannot be captured; empty where they can.
     """
 
-    obstacle = "the model is an encoder-decoder"
+    obstacle = ""
 
     def __init__(
         self, transformer: Any, logits_of: Callable[[Tensor], Tensor], tokens: Tensor, cache: Any, **inputs: Tensor
@@ -130,6 +130,8 @@ class EncoderDecoderDecoding(Decoding):
         scale: factor on the decoder's states before the output projection.
     """
 
+    obstacle = "the model is an encoder-decoder"
+
     def __init__(
         self, model: PreTrainedModel, start_id: int, scale: float, prompt_ids: Tensor, prompt_mask: Tensor
     ) -> None:
@@ -157,8 +159,6 @@ class FixedDecoding(Decoding):
         positions: [rows, 1] int64, of the next token.
     """
 
-    obstacle = ""
-
     def __init__(self, read: DecoderDecoding, rows: Tensor, room: int, *, captured: bool) -> None:
         prompt, length = read.tokens.shape[1], read.tokens.shape[1] + room
         length += -length % 8 if captured else 0  # each layer would pad a mask of another length
@@ -180,7 +180,7 @@ class FixedDecoding(Decoding):
         return logits
 
     def keep(self, rows: Tensor) -> None:
-        super().keep(rows)
+        self.cache.batch_select_indices(rows)
         self.mask, self.positions = self.mask[rows], self.positions[rows]
 
 
@@ -271,14 +271,14 @@ class Step:
 
     def forget(self) -> None:
         """Forgets the graph, whose shapes are no longer those of the step."""
-        self.run, self.captures = self.compute, False
+        self.run, self.calls = self.compute, 0
 
     def __call__(self) -> None:
-        if self.captures and self.capture is not None:
+        if self.calls == 1 and self.capture is not None:
             try:
                 self.run = self.capture(self.compute)
             except RuntimeError as error:
                 self.capture = None
                 self.failed(str(error).splitlines()[0])
-        self.captures = self.run is self.compute
         self.run()
+        self.calls += 1
