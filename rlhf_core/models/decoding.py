@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Decoding:
         obstacle: why its steps cannot be captured; empty where they can.
     """
 
-    obstacle = "the model is an encoder-decoder"
+    obstacle = ""
 
     def __init__(
         self, transformer: Any, logits_of: Callable[[Tensor], Tensor], tokens: Tensor, cache: Any, **inputs: Tensor
@@ -104,8 +105,9 @@ class DecoderDecoding(Decoding):
 
     def _obstacle(self, room: int) -> str:
         """Returns why `FixedDecoding` cannot continue these rows; empty where it can."""
-        if not self.model._can_compile_fullgraph or getattr(self.model.config, "alibi", False):
-            return f"{self.model.config.model_type} takes no masks of its caller"
+        positions = "position_ids" in signature(self.transformer.forward).parameters
+        if not self.model._can_compile_fullgraph or not positions or getattr(self.model.config, "alibi", False):
+            return f"{self.model.config.model_type} makes masks or positions of its own"
         if any(hasattr(parameter, "ds_id") for parameter in self.model.parameters()):
             return "the weights are sharded"
         attention, length = _attention(self.transformer), self.tokens.shape[1] + room
@@ -127,6 +129,8 @@ class EncoderDecoderDecoding(Decoding):
         start_id: the decoder's first input.
         scale: factor on the decoder's states before the output projection.
     """
+
+    obstacle = "the model is an encoder-decoder"
 
     def __init__(
         self, model: PreTrainedModel, start_id: int, scale: float, prompt_ids: Tensor, prompt_mask: Tensor
@@ -155,10 +159,9 @@ class FixedDecoding(Decoding):
         positions: [rows, 1] int64, of the next token.
     """
 
-    obstacle = ""
-
     def __init__(self, read: DecoderDecoding, rows: Tensor, room: int, *, captured: bool) -> None:
         prompt, length = read.tokens.shape[1], read.tokens.shape[1] + room
+        length += -length % 8 if captured else 0  # each layer would pad a mask of another length
         self.end = _End(torch.tensor([prompt], device=rows.device), length if captured else prompt + 1)
         cache = Cache(layers=[_FixedLayer(self.end, layer, rows, length) for layer in read.cache.layers])
         super().__init__(read.transformer, read.logits_of, read.tokens, cache)
@@ -177,7 +180,7 @@ class FixedDecoding(Decoding):
         return logits
 
     def keep(self, rows: Tensor) -> None:
-        super().keep(rows)
+        self.cache.batch_select_indices(rows)
         self.mask, self.positions = self.mask[rows], self.positions[rows]
 
 
@@ -209,6 +212,9 @@ class _FixedLayer(DynamicLayer):
         self.keys.index_copy_(2, self.end.place, key_states)
         self.values.index_copy_(2, self.end.place, value_states)
         return self.keys[:, :, : self.end.reach], self.values[:, :, : self.end.reach]
+
+    def get_seq_length(self) -> Any:
+        return self.end.place
 
     def batch_select_indices(self, indices: Tensor) -> None:
         length, seen = self.keys.shape[2], slice(self.end.reach)
@@ -265,14 +271,14 @@ class Step:
 
     def forget(self) -> None:
         """Forgets the graph, whose shapes are no longer those of the step."""
-        self.run, self.captures = self.compute, False
+        self.run, self.calls = self.compute, 0
 
     def __call__(self) -> None:
-        if self.captures and self.capture is not None:
+        if self.calls == 1 and self.capture is not None:
             try:
                 self.run = self.capture(self.compute)
             except RuntimeError as error:
                 self.capture = None
                 self.failed(str(error).splitlines()[0])
-        self.captures = self.run is self.compute
         self.run()
+        self.calls += 1

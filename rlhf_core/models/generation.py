@@ -128,11 +128,10 @@ def _parts(policy: Policy, rows: int, prompt_len: int, max_new_tokens: int) -> i
     config, held = policy.model.config, Sharding(1, bf16=policy.model.dtype.itemsize == 2)
     reserved = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(policy.device)
     free = torch.cuda.mem_get_info(policy.device)[0] + reserved
-    cache = held.cache(config, prompt_len + max_new_tokens) * (
-        1 + KEPT_SHARE["cuda"]
-    )  # old and new, as rows are dropped
-    passing = held.kept(prompt_len, config.hidden_size, 1) + 40 * config.vocab_size  # one layer's, and some logits
-    return min(rows, math.ceil(OVERHEAD * rows * (cache + passing) / max(free, 1)))
+    cache = held.cache(config, prompt_len + max_new_tokens)
+    passing = held.kept(prompt_len, config.hidden_size, 1) + 40 * config.vocab_size  # one layer's states, and logits
+    dropping = 1 + KEPT_SHARE["cuda"]  # all rows, and those that are kept
+    return min(rows, math.ceil(OVERHEAD * rows * (dropping * cache + passing) / max(free, 1)))
 
 
 def _distinct(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,9 +6,11 @@ A GPU's graph runs the same kernels on the same addresses again and again. `Reco
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -184,7 +186,7 @@ def test_a_step_is_captured_anew_for_the_rows_that_are_left(seed: int, growing: 
 def test_rows_of_a_prompt_share_its_pass_wherever_they_are(
     kind: str, group: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, read, steps = POLICIES[kind](seed), list[tuple[int, ...]](), 20
+    policy, read, steps = POLICIES[kind](seed), list[tuple[int, ...]](), 12
     rows = PROMPTS * group
     rows = [rows[i] for i in torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()]
     reader = policy.model.get_encoder() if kind == "encoder_decoder" else policy.model.model
@@ -204,6 +206,7 @@ def test_rows_of_a_prompt_share_its_pass_wherever_they_are(
     [
         ("phi3", {"sliding_window": 16}, "32 tokens do not fit the sliding window of 16"),
         ("gemma2", {"sliding_window": 31, "query_pre_attn_scalar": 8}, "32 tokens do not fit the sliding window of 31"),
+        ("bloom", {"n_layer": 2, "n_head": 2}, "bloom makes masks or positions of its own"),
         ("t5", {}, "the model is an encoder-decoder"),
     ],
 )
@@ -251,6 +254,20 @@ def test_a_kernel_that_takes_no_such_mask_reads_prompts_and_leaves_tokens_to_sdp
     assert shapes == [(9, 9)] * 2, "its two layers read prompts alone"
     assert steps
     assert policy.model.config._attn_implementation == "kernel_of_a_test"
+
+
+def test_a_gpu_samples_in_as_few_parts_as_its_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = cast("Policy", SimpleNamespace(device=torch.device("cuda"), model=policy_of("llama").model))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
+    parts = []
+    for free in (10**9, 10**6, 5 * 10**5, 10**4, 0):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10**9))
+        parts.append(generation._parts(policy, 64, 40, 24))
+    # a row: keys and values of 64 tokens, one and a half times; a layer's 17 states of 40 tokens; and logits
+    row = 1.5 * (2 * 2 * 2 * 8 * 64 * 4) + 17 * 4 * 40 * 16 + 40 * VOCABULARY
+    assert parts == [math.ceil(1.1 * 64 * row / (free + 1000)) for free in (10**9, 10**6, 5 * 10**5)] + [64, 64]
+    assert generation._parts(policy_of("llama"), 64, 40, 24) == 1
 
 
 @pytest.mark.parametrize("captures", [False, True])
