@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import engines
-from benchmarks.alternating import Side, alternate
+from benchmarks.alternating import ROOT, Side, alternate
 from benchmarks.rows import COLUMNS, Row, markdown, record_rows, speed_row
-from benchmarks.workload import GROUPS, PAIRS, ROOT, Shape, workload
+from benchmarks.workload import GROUPS, PAIRS, Shape, workload
 
 
 @dataclass(frozen=True)

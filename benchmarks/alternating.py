@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.workload import ROOT
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -201,25 +201,32 @@ def ppo(check: Check) -> Iterator[Row]:
 
 
 def packing(check: Check) -> Iterator[Row]:
-    """Takes steps on rows of different lengths, packed and padded."""
-    for what, padded in (("packed", False), ("padded", True)):
-        compared = replace(check, padded=padded)
+    """Takes steps on rows of different lengths, packed and padded, by each attention that packs."""
+    for attention, padded in product(("sdpa", FLASH), (False, True)):
+        compared, how = (
+            replace(check, attention=attention, padded=padded),
+            f"{attention}, {('packed', 'padded')[padded]}",
+        )
+        try:
+            policy = compared.policy()
+        except RecipeError as error:
+            yield Row(how, ABSENT, _reason(error))
+            continue
+        yield _sft_step(check, policy, f"SFT, step, {how}", check.uneven_rows(1))
+        del policy
         for row in reward_model(compared, uneven=True):
-            yield replace(row, what=f"reward model, {row.what}, {what}")
+            yield replace(row, what=f"reward model, {row.what}, {how}")
         for name, group in (("ppo", 1), ("grpo", check.sizes.group)):
             for row in _iterations(compared, name, group, given=True):
-                yield replace(row, what=f"{name.upper()}, {row.what}, {what}")
-
-
-def sample(check: Check, policy: Policy, engine: str) -> None:
-    """Samples a batch by an engine."""
-    prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left")]
-    sampling = Sampling(check.sizes.response, engine=engine)
-    generate(policy, prompts[0], prompts[1], sampling, torch.Generator().manual_seed(0))
+                yield replace(row, what=f"{name.upper()}, {row.what}, {how}")
 
 
 def _sampling_row(check: Check, policy: Policy, engine: str, what: str) -> Row:
-    seconds = check.device.median_seconds(lambda: sample(check, policy, engine), check.sizes.repeats)
+    ids, mask = (part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left"))
+    sampling = Sampling(check.sizes.response, engine=engine)
+    seconds = check.device.median_seconds(
+        lambda: generate(policy, ids, mask, sampling, torch.Generator().manual_seed(0)), check.sizes.repeats
+    )
     tokens = check.sizes.batch * check.sizes.response
     return check.device.row(what, seconds, tokens, check.sampling_work(), check.sampling_traffic())
 
@@ -247,7 +254,7 @@ def attention(check: Check) -> Iterator[Row]:
     """Trains and samples by each kind of attention."""
     for name in ATTENTIONS:
         try:
-            policy = check.policy(name)
+            policy = replace(check, attention=name).policy()
         except RecipeError as error:
             yield Row(name, ABSENT, _reason(error))
             continue
@@ -266,15 +273,6 @@ def settings(check: Check) -> Iterator[Row]:
     rounded = check.policy(precision="float32")
     use_tf32(decoder_of(rounded.model))
     yield _sft_step(check, rounded, "float32 with TF32")
-    del rounded
-    for name in ("sdpa", FLASH):
-        for what, padded in (("without padding", False), ("padded", True)):
-            try:
-                policy = replace(check, padded=padded).policy(name)
-            except RecipeError as error:
-                yield Row(f"uneven rows, {name}, {what}", ABSENT, _reason(error))
-                continue
-            yield _sft_step(check, policy, f"uneven rows, {name}, {what}", check.uneven_rows(1))
 
 
 def wide(check: Check) -> Iterator[Row]:

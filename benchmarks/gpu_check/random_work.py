@@ -86,14 +86,16 @@ class Check:
     Attributes:
         sizes: of models and batches.
         device: where it runs.
+        attention: of its models.
         padded: whether models pad their batches, which they otherwise pack.
     """
 
     sizes: Sizes
     device: Device
+    attention: str = "sdpa"
     padded: bool = False
 
-    def policy(self, attention: str = "sdpa", precision: str = "bf16") -> Policy:
+    def policy(self, precision: str = "bf16") -> Policy:
         """Returns a random language model; no token of it ends a response.
 
         Raises:
@@ -104,7 +106,7 @@ class Check:
         with self.device.torch:
             model = LlamaForCausalLM(config).eval()
         set_precision(model, PRECISIONS[precision])
-        set_attention(model, attention)
+        set_attention(model, self.attention)
         if self.padded:
             pad(decoder_of(model))
         return Policy(model, pad_id=PAD, eos_id=-1)
