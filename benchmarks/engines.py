@@ -57,7 +57,7 @@ def rows(given: Any) -> list[Row]:
 
     def side(engine: str, scored: bool) -> Side:
         options = {"folder": folder, "engine": engine, "scored": scored}
-        return Side("benchmarks.engines", "sampling", options, threads=given.threads)
+        return Side("benchmarks.engines", "sampling", options)
 
     asked = {"engine vllm against loop": side("vllm", False), "engine vllm with log-probabilities": side("vllm", True)}
     loop, *others = alternate([side("loop", False), *asked.values()], given.repeats, given.out / "logs")

@@ -37,14 +37,12 @@ class Shape:
     Attributes:
         prompt, answer: fewest and most tokens; lengths are spread evenly between them.
         prompts, answers: how many there are, and how many answers each prompt has.
-        architecture: fields of the model's configuration.
     """
 
     prompt: tuple[int, int]
     answer: tuple[int, int]
     prompts: int
     answers: int
-    architecture: dict[str, int]
 
     def content(self, words: range, eos_id: int) -> dict[str, Any]:
         """Returns random prompts, the answers to each, which end with EOS, and pairs of the first two answers."""
@@ -66,8 +64,8 @@ FOUR_LAYERS = {
     "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3,
     "num_key_value_heads": 3, "max_position_embeddings": 1024,
 }  # fmt: skip
-PAIRS = Shape((100, 300), (100, 300), prompts=24, answers=2, architecture=FOUR_LAYERS)
-GROUPS = Shape((448, 576), (120, 256), prompts=4, answers=8, architecture=FOUR_LAYERS)
+PAIRS = Shape((100, 300), (100, 300), prompts=24, answers=2)
+GROUPS = Shape((448, 576), (120, 256), prompts=4, answers=8)
 
 
 def workload(out: Path, shape: Shape | None = None, **architecture: int) -> Path:
@@ -105,7 +103,7 @@ def _make(root: Path, shape: Shape | None, architecture: dict[str, int]) -> None
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
     config = AutoConfig.for_model(
-        **read_settings(BACKBONE)["architecture"] | (shape.architecture if shape else {}) | architecture,
+        **read_settings(BACKBONE)["architecture"] | (FOUR_LAYERS if shape else {}) | architecture,
         vocab_size=len(encoder.tokenizer),
         pad_token_id=encoder.pad_id,
         bos_token_id=encoder.tokenizer.bos_token_id,
