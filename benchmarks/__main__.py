@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import engines
-from benchmarks.alternating import Side, alternate
+from benchmarks.alternating import ROOT, Side, alternate
 from benchmarks.rows import COLUMNS, Row, markdown, record_rows, speed_row
-from benchmarks.workload import GROUPS, PAIRS, ROOT, Shape, workload
+from benchmarks.workload import GROUPS, PAIRS, Shape, workload
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Comparison:
     def row(self, given: argparse.Namespace) -> Row:
         """Returns the row of both sides, which work on the same folder, the peer in its environment."""
         options = {"folder": str(workload(given.out, self.shape)), **self.options}
-        ours, peer = (Side(f"benchmarks.{self.module}", name, options, threads=given.threads) for name in self.names)
+        ours, peer = (Side(f"benchmarks.{self.module}", name, options) for name in self.names)
         peer = replace(peer, python=str(given.peers / f"trl-{self.version}" / "bin" / "python"))
         ours_runs, peer_runs = alternate([ours, peer], given.repeats, given.out / "logs")
         return speed_row(self.what, self.unit, ours_runs, peer_runs, self.target)
@@ -76,7 +76,6 @@ ENGINES = "engines"
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3, help="alternating repeats of each side")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each side")
     parser.add_argument("--peers", type=Path, default=ROOT / ".work" / "peers", help="folder of `make bench-peers`")
     parser.add_argument("--out", type=Path, default=ROOT / ".work" / "benchmarks")
     parser.add_argument("--record", type=Path, help="CSV whose rows are changed")

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.workload import ROOT
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class Side:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     python: str = sys.executable
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Process:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "OMP_NUM_THREADS": str(side.threads),
+            "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
@@ -171,9 +170,6 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     module, name, given = sys.argv[1:]
-    import torch
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _serve(prepared(module, name, json.loads(given)), channel)
 
 

@@ -9,7 +9,8 @@ this version, and Liger's layers are Triton kernels, which need a GPU.
 from __future__ import annotations
 
 from benchmarks.alternating import Done, Work
-from benchmarks.workload import encoded_pairs, load_model, peer_options, read, tokens_of_pairs, train_on
+from benchmarks.training import encoded_pairs, train_on
+from benchmarks.workload import load_model, peer_options, read, tokens_of_pairs
 
 RATE = 1e-4
 BETA = 0.1

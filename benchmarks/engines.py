@@ -54,20 +54,11 @@ def rows(given: Any) -> list[Row]:
         print(f"engine vllm: not run, {error}", flush=True)
         return []
     folder = str(workload(given.out, head_dim=HEAD_SIZE))
-    asked = [("loop", False), ("vllm", False), ("vllm", True)]
-    sides = [
-        Side(
-            "benchmarks.engines",
-            "sampling",
-            {"folder": folder, "engine": engine, "scored": scored},
-            threads=given.threads,
-        )
-        for engine, scored in asked
-    ]
-    loop, *others = alternate(sides, given.repeats, given.out / "logs")
-    return [
-        speed_row(
-            f"engine {engine} {'with log-probabilities' if scored else 'against loop'}", "tokens", runs, loop, TARGET
-        )
-        for (engine, scored), runs in zip(asked[1:], others, strict=True)
-    ]
+
+    def side(engine: str, scored: bool) -> Side:
+        options = {"folder": folder, "engine": engine, "scored": scored}
+        return Side("benchmarks.engines", "sampling", options)
+
+    asked = {"engine vllm against loop": side("vllm", False), "engine vllm with log-probabilities": side("vllm", True)}
+    loop, *others = alternate([side("loop", False), *asked.values()], given.repeats, given.out / "logs")
+    return [speed_row(what, "tokens", runs, loop, TARGET) for what, runs in zip(asked, others, strict=True)]

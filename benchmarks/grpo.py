@@ -12,10 +12,10 @@ tree attention; Liger's layers are Triton kernels, which need a GPU.
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.alternating import Done, Work
+from benchmarks.training import optimising
 from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 16, 64, 3
@@ -62,16 +62,10 @@ class Given:
         return Generated(ids, mask, mask[:, 0], zeros, zeros)
 
 
-def _ours(folder: str, sampling: Any, iterations: int, passes: int, **sizes: int) -> Work:
+def _reward() -> Any:
     import torch
-    from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.policy import Policy
-    from rlhf_core.policy_optimisation.config import optimiser_config
-    from rlhf_core.policy_optimisation.experience import EncodedPrompt
-    from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-    from rlhf_core.policy_optimisation.sources import OnPolicy
     from rlhf_core.rewards.composition import Component, Reward
     from rlhf_core.signals import Sequence
 
@@ -81,35 +75,16 @@ def _ours(folder: str, sampling: Any, iterations: int, passes: int, **sizes: int
         def score(self, batch: Any) -> Sequence:
             return Sequence(torch.tensor([variety(text) for text in batch.texts]))
 
-    tokenizer = AutoTokenizer.from_pretrained(str(Path(folder) / "model"))
-    policy, reference = (Policy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
-    reference.model.requires_grad_(False)
-    reward = Reward((Component("variety", Variety(), CREDITS["last_token"]),))
-    prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
-    config = optimiser_config("grpo", iterations=iterations, epochs=1, actor_lr=RATE, kl_coef=KL, **sizes)
-    drawn = {name: sizes[name] for name in ("rollout_batch", "group_size", "microbatch")}
-
-    def work() -> Done:
-        source = OnPolicy(policy, reference, tokenizer, prompts, sampling, **drawn)  # type: ignore[arg-type]
-        tokens = 0
-
-        def on_step(step: int, metrics: Any, experience: Any) -> None:
-            nonlocal tokens
-            batch = experience.batch
-            once = batch.prompt_mask[:: sizes["group_size"]].sum() + batch.responses.mask.sum()
-            tokens += passes * int(once)
-
-        PolicyOptimiser(policy, reward, source, config, 0).train(on_step)
-        return Done(iterations * sizes["rollout_batch"], tokens)
-
-    return work
+    return Reward((Component("variety", Variety(), CREDITS["last_token"]),))
 
 
 def ours(folder: str) -> Work:
     from rlhf_core.models.sampling import Sampling
 
-    sizes = {"rollout_batch": ROLLOUT, "minibatch": ROLLOUT, "microbatch": MICROBATCH, "group_size": GROUP}
-    return _ours(folder, Sampling(TOKENS), ITERATIONS, len(PASSES), **sizes)
+    return optimising(
+        folder, "grpo", _reward(), Sampling(TOKENS), len(PASSES), iterations=ITERATIONS, rollout_batch=ROLLOUT,
+        minibatch=ROLLOUT, microbatch=MICROBATCH, group_size=GROUP, actor_lr=RATE, kl_coef=KL,
+    )  # fmt: skip
 
 
 def ours_given(folder: str) -> Work:
@@ -118,9 +93,11 @@ def ours_given(folder: str) -> Work:
     prompts, answers = read(folder, "prompts"), read(folder, "answers")
     Given.answers = dict(zip(map(tuple, prompts), answers, strict=True))
     rollout = len(prompts) * GIVEN_GROUP
-    sizes = {"rollout_batch": rollout, "minibatch": rollout // GIVEN_STEPS, "microbatch": GIVEN_MICROBATCH}
-    sampling = Sampling(1024, engine="benchmarks.grpo:Given")
-    return _ours(folder, sampling, 1, len(GIVEN_PASSES), group_size=GIVEN_GROUP, **sizes)
+    return optimising(
+        folder, "grpo", _reward(), Sampling(1024, engine="benchmarks.grpo:Given"), len(GIVEN_PASSES), iterations=1,
+        rollout_batch=rollout, minibatch=rollout // GIVEN_STEPS, microbatch=GIVEN_MICROBATCH, group_size=GIVEN_GROUP,
+        actor_lr=RATE, kl_coef=KL,
+    )  # fmt: skip
 
 
 def _peer(folder: str, prompts: list[str], rollout: Any = None, tokens: int = 0, **options: Any) -> Work:

@@ -8,10 +8,8 @@ at a time, which suits it better.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from benchmarks.alternating import Done, Work
+from benchmarks.training import optimising
 from benchmarks.workload import load_model, peer_options, read
 
 ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 16, 64, 3
@@ -22,47 +20,20 @@ PASSES = ("sampling", "reference", "reward", "values", "update of the policy", "
 
 
 def ours(folder: str) -> Work:
-    from transformers import AutoTokenizer
-
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.policy import Policy
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.models.sampling import Sampling
-    from rlhf_core.policy_optimisation.config import optimiser_config
-    from rlhf_core.policy_optimisation.experience import EncodedPrompt
-    from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
-    from rlhf_core.policy_optimisation.sources import OnPolicy
     from rlhf_core.rewards.composition import Component, Reward
     from rlhf_core.rewards.readout import RewardModelScorer
     from rlhf_core.segmentation.segmenters import Bandit
 
-    model = Path(folder) / "model"
-    tokenizer = AutoTokenizer.from_pretrained(str(model))
-    policy, reference = (Policy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
-    reference.model.requires_grad_(False)
     critic = ScalarModel(load_model(folder).base_model, heads=("value",), bias=True)
     scorer = RewardModelScorer(ScalarModel(load_model(folder).base_model), Bandit(), "aggregate", microbatch=MICROBATCH)
     reward = Reward((Component("reward", scorer, CREDITS["last_token"]),))
-    prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
-    config = optimiser_config(
-        "ppo", iterations=ITERATIONS, rollout_batch=ROLLOUT, minibatch=ROLLOUT, microbatch=MICROBATCH, epochs=1,
-        actor_lr=RATE, critic_lr=RATE, kl_coef=KL,
+    return optimising(
+        folder, "ppo", reward, Sampling(TOKENS), len(PASSES), critic, iterations=ITERATIONS, rollout_batch=ROLLOUT,
+        minibatch=ROLLOUT, microbatch=MICROBATCH, actor_lr=RATE, critic_lr=RATE, kl_coef=KL,
     )  # fmt: skip
-
-    def work() -> Done:
-        source = OnPolicy(
-            policy, reference, tokenizer, prompts, Sampling(TOKENS), rollout_batch=ROLLOUT, microbatch=MICROBATCH
-        )
-        tokens = 0
-
-        def on_step(step: int, metrics: Any, experience: Any) -> None:
-            nonlocal tokens
-            tokens += len(PASSES) * int(experience.batch.prompt_mask.sum() + experience.batch.responses.mask.sum())
-
-        PolicyOptimiser(policy, reward, source, config, 0, critic=critic).train(on_step)
-        return Done(ITERATIONS * ROLLOUT, tokens)
-
-    return work
 
 
 def peer(folder: str) -> Work:

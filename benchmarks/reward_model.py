@@ -8,7 +8,8 @@ loss of Liger's.
 from __future__ import annotations
 
 from benchmarks.alternating import Done, Work
-from benchmarks.workload import encoded_pairs, load_model, peer_options, read, tokens_of_pairs, train_on
+from benchmarks.training import encoded_pairs, train_on
+from benchmarks.workload import load_model, peer_options, read, tokens_of_pairs
 
 RATE = 1e-3
 

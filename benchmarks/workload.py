@@ -17,14 +17,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.alternating import ROOT
 from tasks.params.pages import Address, read_settings, settings_digest
 
-if TYPE_CHECKING:
-    from rlhf_core.supervised.objectives import Objective
-
-ROOT = Path(__file__).resolve().parent.parent
 SCALE = ROOT / "params" / "scales" / "testbed"
 DATA, TOKENIZER, BACKBONE = (
     Address(SCALE / entry) for entry in ("data.yaml:dialogue", "tokenizers.yaml:dialogue", "backbones.yaml:phi3-mini")
@@ -40,14 +37,12 @@ class Shape:
     Attributes:
         prompt, answer: fewest and most tokens; lengths are spread evenly between them.
         prompts, answers: how many there are, and how many answers each prompt has.
-        architecture: fields of the model's configuration.
     """
 
     prompt: tuple[int, int]
     answer: tuple[int, int]
     prompts: int
     answers: int
-    architecture: dict[str, int]
 
     def content(self, words: range, eos_id: int) -> dict[str, Any]:
         """Returns random prompts, the answers to each, which end with EOS, and pairs of the first two answers."""
@@ -69,8 +64,8 @@ FOUR_LAYERS = {
     "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3,
     "num_key_value_heads": 3, "max_position_embeddings": 1024,
 }  # fmt: skip
-PAIRS = Shape((100, 300), (100, 300), prompts=24, answers=2, architecture=FOUR_LAYERS)
-GROUPS = Shape((448, 576), (120, 256), prompts=4, answers=8, architecture=FOUR_LAYERS)
+PAIRS = Shape((100, 300), (100, 300), prompts=24, answers=2)
+GROUPS = Shape((448, 576), (120, 256), prompts=4, answers=8)
 
 
 def workload(out: Path, shape: Shape | None = None, **architecture: int) -> Path:
@@ -108,7 +103,7 @@ def _make(root: Path, shape: Shape | None, architecture: dict[str, int]) -> None
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
     config = AutoConfig.for_model(
-        **read_settings(BACKBONE)["architecture"] | (shape.architecture if shape else {}) | architecture,
+        **read_settings(BACKBONE)["architecture"] | (FOUR_LAYERS if shape else {}) | architecture,
         vocab_size=len(encoder.tokenizer),
         pad_token_id=encoder.pad_id,
         bos_token_id=encoder.tokenizer.bos_token_id,
@@ -132,24 +127,12 @@ def _make(root: Path, shape: Shape | None, architecture: dict[str, int]) -> None
 
 
 def _train(model: Any, rows: list[Any], encoder: Any) -> None:
+    from benchmarks.training import train_on
     from rlhf_core.models.policy import Policy
     from tasks.running.supervised import Likelihood
 
     policy = Policy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
     train_on(model, Likelihood(policy, rows), batch=16, rate=5e-3, steps=STEPS)
-
-
-def train_on(model: Any, target: Objective, *, batch: int, rate: float, steps: int | None = None) -> int:
-    """Trains a model as a stage does, for an epoch unless `steps` are given; returns the steps."""
-    from rlhf_core.data.batching import LengthBucketedBatches
-    from rlhf_core.supervised.config import TrainingConfig
-    from rlhf_core.supervised.training import train
-
-    config = TrainingConfig(epochs=1, batch=batch, microbatch=batch, learning_rate=rate, schedule="constant")
-    batches = LengthBucketedBatches(target.lengths, seed=0, rows_per_batch=batch)
-    steps = steps or len(target.lengths) // batch
-    train(model, target.loss, batches, steps, config, lambda step, metrics: None, target.weight)
-    return steps
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:
@@ -169,17 +152,6 @@ def load_model(folder: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)
-
-
-def encoded_pairs(folder: str) -> tuple[list[Any], list[Any]]:
-    """Returns chosen and rejected sequences as this project encodes them."""
-    from rlhf_core.data.encoding import EncodedSequence
-
-    pairs = read(folder, "pairs")
-    chosen, rejected = (
-        [EncodedSequence(pair["prompt"], pair[side]) for pair in pairs] for side in ("chosen", "rejected")
-    )
-    return chosen, rejected
 
 
 def tokens_of_pairs(folder: str) -> int:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_check.device import ABSENT, FAILED, Row
 from benchmarks.gpu_check.random_work import PAD, TINY, Check
+from benchmarks.grpo import Given
 from rlhf_core.credit import CREDITS
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
@@ -23,7 +24,7 @@ from rlhf_core.models.device import FLASH
 from rlhf_core.models.forecast import Work
 from rlhf_core.models.forward import recompute_layers, use_tf32
 from rlhf_core.models.loading import ATTENTIONS, PRECISIONS, decoder_of, set_precision
-from rlhf_core.models.packing import packs, pad
+from rlhf_core.models.packing import packs
 from rlhf_core.models.policy import Policy, pad_rows, sequence_statistics
 from rlhf_core.models.sampling import DEFAULT_ENGINE, ENGINES, Sampling, generate
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -109,14 +110,14 @@ def dpo(check: Check) -> Iterator[Row]:
     yield check.device.row("step", seconds, tokens, Work(trained=check.products(tokens, projected)))
 
 
-def _segmented(check: Check, seed: int) -> list[SegmentedSequence]:
-    return [SegmentedSequence(row, [len(row.response) - 1]) for row in check.rows(seed)]
+def _segmented(rows: Sequence[EncodedSequence]) -> list[SegmentedSequence]:
+    return [SegmentedSequence(row, [len(row.response) - 1]) for row in rows]
 
 
-def reward_model(check: Check) -> Iterator[Row]:
-    """Trains a reward model on pairs; each prompt is computed once for both responses where that can be."""
-    sizes, model = check.sizes, check.scalar_model()
-    chosen, rejected = _segmented(check, 1), _segmented(check, 2)
+def reward_model(check: Check, *, uneven: bool = False) -> Iterator[Row]:
+    """Trains a reward model on pairs."""
+    rows = check.uneven_rows if uneven else check.rows
+    model, chosen, rejected = check.scalar_model(), _segmented(rows(1)), _segmented(rows(2))
     seconds = step_seconds(
         check,
         model,
@@ -124,7 +125,8 @@ def reward_model(check: Check) -> Iterator[Row]:
         lambda indices: float(len(indices)),
     )
     prompts = 1 if packs(model.backbone) else 2
-    tokens = sizes.batch * (prompts * sizes.prompt + 2 * sizes.response)
+    tokens = prompts * check.sizes.batch * check.sizes.prompt
+    tokens += sum(len(pair.sequence.response) for side in (chosen, rejected) for pair in side)
     yield check.device.row("step", seconds, tokens, Work(trained=check.products(tokens)))
 
 
@@ -143,55 +145,88 @@ def scoring(check: Check) -> Iterator[Row]:
     seconds = check.device.median_seconds(statistics_of, sizes.repeats)
     work = Work(scored=check.products(tokens, sizes.batch * sizes.response))
     yield check.device.row("log-probabilities and entropies", seconds, tokens, work)
-    segmented = _segmented(check, 1)
+    segmented = _segmented(check.rows(1))
     seconds = check.device.median_seconds(
         lambda: score_all(model, segmented, PAD, batch=sizes.microbatch), sizes.repeats
     )
     yield check.device.row("rewards", seconds, tokens, Work(scored=check.products(tokens)))
 
 
-def ppo(check: Check) -> Iterator[Row]:
-    """Runs iterations of PPO with a reward model, a critic and a reference, and times their phases."""
+def _iterations(check: Check, kind: str, group: int = 1, *, given: bool = False) -> Iterator[Row]:
+    """Runs iterations of an optimiser with a reward model and a reference, and times their phases.
+
+    Responses are sampled at their full length; with `given` they are known, and of any length.
+    """
     sizes = check.sizes
     actor, reference, rewarding = check.policy(), check.policy(), check.scalar_model()
     for frozen in (reference.model, rewarding):
         freeze(frozen)
     scorer = RewardModelScorer(rewarding, Bandit(), "aggregate", microbatch=sizes.microbatch)
+    rows = check.uneven_rows(1) if given else check.rows(1)
+    asked, answers = rows[::group], [[row.response for row in rows[i : i + group]] for i in range(0, len(rows), group)]
+    Given.answers = {tuple(row.prompt): own for row, own in zip(asked, answers, strict=True)}
+    rates = {"actor_lr": RATE, "kl_coef": 0.05, **({"critic_lr": RATE} if kind == "ppo" else {"group_size": group})}
     config = optimiser_config(
-        "ppo", iterations=sizes.repeats + 1, rollout_batch=sizes.batch, minibatch=sizes.batch,
-        microbatch=sizes.microbatch, epochs=1, actor_lr=RATE, critic_lr=RATE, kl_coef=0.05,
+        kind, iterations=sizes.repeats + 1, rollout_batch=sizes.batch, minibatch=sizes.batch,
+        microbatch=sizes.microbatch, epochs=1, **rates,
     )  # fmt: skip
-    prompts = [EncodedPrompt(row.prompt, "", {"id": str(i)}) for i, row in enumerate(check.rows(1))]
+    prompts = [EncodedPrompt(row.prompt, "", {"id": str(i)}) for i, row in enumerate(asked)]
     clock, seconds = PhaseClock(), list[dict[str, float]]()
+    sampling = Sampling(sizes.response, engine="benchmarks.grpo:Given" if given else DEFAULT_ENGINE)
     source = OnPolicy(
-        actor, reference, check.tokenizer(), prompts, Sampling(sizes.response),
-        rollout_batch=sizes.batch, microbatch=sizes.microbatch, clock=clock,
+        actor, reference, check.tokenizer(), prompts, sampling,
+        rollout_batch=sizes.batch, group_size=group, microbatch=sizes.microbatch, clock=clock,
     )  # fmt: skip
     reward = Reward((Component("reward", scorer, CREDITS["last_token"]),))
-    critic = check.scalar_model("value")
+    critic = check.scalar_model("value") if kind == "ppo" else None
     optimiser = PolicyOptimiser(actor, reward, source, config, 0, critic=critic, clock=clock)
     optimiser.train(lambda step, metrics, experience: seconds.append(clock.read()))
-    tokens, responses = sizes.batch * sizes.length, sizes.batch * sizes.response
+    responses = sum(len(row.response) for row in rows)
+    tokens = responses + sizes.batch * sizes.prompt
     language, scalar = check.products(tokens, responses), check.products(tokens)
+    critics = 1 if critic else 0
     work = {
         "generate": (responses, check.sampling_work()),
-        "score": (tokens, Work(scored=language + 2 * scalar)),
-        "update": (tokens, Work(trained=language + scalar)),
+        "score": (tokens, Work(scored=(1 + given) * language + (1 + critics) * scalar)),
+        "update": (tokens, Work(trained=language + critics * scalar)),
     }
-    for phase in PHASES:
+    for phase in PHASES[given:]:
         median = statistics.median(read[f"{phase}_seconds"] for read in seconds[1:])
         yield check.device.row(phase, median, *work[phase])
 
 
-def sample(check: Check, policy: Policy, engine: str) -> None:
-    """Samples a batch by an engine."""
-    prompts = [part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left")]
-    sampling = Sampling(check.sizes.response, engine=engine)
-    generate(policy, prompts[0], prompts[1], sampling, torch.Generator().manual_seed(0))
+def ppo(check: Check) -> Iterator[Row]:
+    """Runs iterations of PPO with a reward model, a critic and a reference, and times their phases."""
+    yield from _iterations(check, "ppo")
+
+
+def packing(check: Check) -> Iterator[Row]:
+    """Takes steps on rows of different lengths, packed and padded, by each attention that packs."""
+    for attention, padded in product(("sdpa", FLASH), (False, True)):
+        compared, how = (
+            replace(check, attention=attention, padded=padded),
+            f"{attention}, {('packed', 'padded')[padded]}",
+        )
+        try:
+            policy = compared.policy()
+        except RecipeError as error:
+            yield Row(how, ABSENT, _reason(error))
+            continue
+        yield _sft_step(check, policy, f"SFT, step, {how}", check.uneven_rows(1))
+        del policy
+        for row in reward_model(compared, uneven=True):
+            yield replace(row, what=f"reward model, {row.what}, {how}")
+        for name, group in (("ppo", 1), ("grpo", check.sizes.group)):
+            for row in _iterations(compared, name, group, given=True):
+                yield replace(row, what=f"{name.upper()}, {row.what}, {how}")
 
 
 def _sampling_row(check: Check, policy: Policy, engine: str, what: str) -> Row:
-    seconds = check.device.median_seconds(lambda: sample(check, policy, engine), check.sizes.repeats)
+    ids, mask = (part.to(check.device.torch) for part in pad_rows([row.prompt for row in check.rows(1)], PAD, "left"))
+    sampling = Sampling(check.sizes.response, engine=engine)
+    seconds = check.device.median_seconds(
+        lambda: generate(policy, ids, mask, sampling, torch.Generator().manual_seed(0)), check.sizes.repeats
+    )
     tokens = check.sizes.batch * check.sizes.response
     return check.device.row(what, seconds, tokens, check.sampling_work(), check.sampling_traffic())
 
@@ -219,7 +254,7 @@ def attention(check: Check) -> Iterator[Row]:
     """Trains and samples by each kind of attention."""
     for name in ATTENTIONS:
         try:
-            policy = check.policy(name)
+            policy = replace(check, attention=name).policy()
         except RecipeError as error:
             yield Row(name, ABSENT, _reason(error))
             continue
@@ -238,18 +273,6 @@ def settings(check: Check) -> Iterator[Row]:
     rounded = check.policy(precision="float32")
     use_tf32(decoder_of(rounded.model))
     yield _sft_step(check, rounded, "float32 with TF32")
-    del rounded
-    for name in ("sdpa", FLASH):
-        for packed in (False, True):
-            what = f"uneven rows, {name}, {'without padding' if packed else 'padded'}"
-            try:
-                policy = check.policy(name)
-            except RecipeError as error:
-                yield Row(what, ABSENT, _reason(error))
-                continue
-            if not packed:
-                pad(decoder_of(policy.model))
-            yield _sft_step(check, policy, what, check.uneven_rows(1))
 
 
 def wide(check: Check) -> Iterator[Row]:
@@ -327,6 +350,7 @@ PARTS = {
     "reward_model": Part(reward_model, ("reward_model", "aspect_model")),
     "scoring": Part(scoring, ("entropies", "normaliser", "selection", "reward_bench", "best_of_n")),
     "ppo": Part(ppo, ("policy",)),
+    "packing": Part(packing),
     "generation": Part(generation, ("references", "samples", "pool", "teacher")),
     "attention": Part(attention),
     "settings": Part(settings),

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from benchmarks.gpu_check.device import Device
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.forecast import Work
-from rlhf_core.models.loading import PRECISIONS, set_attention, set_precision
+from rlhf_core.models.loading import PRECISIONS, decoder_of, set_attention, set_precision
+from rlhf_core.models.packing import pad
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 
@@ -85,12 +86,16 @@ class Check:
     Attributes:
         sizes: of models and batches.
         device: where it runs.
+        attention: of its models.
+        padded: whether models pad their batches, which they otherwise pack.
     """
 
     sizes: Sizes
     device: Device
+    attention: str = "sdpa"
+    padded: bool = False
 
-    def policy(self, attention: str = "sdpa", precision: str = "bf16") -> Policy:
+    def policy(self, precision: str = "bf16") -> Policy:
         """Returns a random language model; no token of it ends a response.
 
         Raises:
@@ -101,13 +106,18 @@ class Check:
         with self.device.torch:
             model = LlamaForCausalLM(config).eval()
         set_precision(model, PRECISIONS[precision])
-        set_attention(model, attention)
+        set_attention(model, self.attention)
+        if self.padded:
+            pad(decoder_of(model))
         return Policy(model, pad_id=PAD, eos_id=-1)
 
     def scalar_model(self, head: str = "reward") -> ScalarModel:
         """Returns a random reward model, or a critic with the head 'value'."""
         options = {"heads": (head,), "bias": head == "value"}
-        return ScalarModel.from_language_model(self.policy().model, **options).to(self.device.torch)
+        model = ScalarModel.from_language_model(self.policy().model, **options).to(self.device.torch)
+        if self.padded:
+            pad(model.backbone)
+        return model
 
     @cached_property
     def output_parameters(self) -> int:
