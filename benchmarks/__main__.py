@@ -96,7 +96,8 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             print(f"{name}: not run, the peer trl-{COMPARISONS[name].version} is not installed (make bench-peers)")
             continue
-        print(*(markdown(row.cells) for row in found), sep="\n", flush=True)
+        for row in found:
+            print(markdown(row.cells), flush=True)
         rows += found
     record_rows(rows, given.record or given.out / "comparisons.csv")
 

@@ -161,7 +161,7 @@ def _serve(work: Work, channel: Any) -> None:
             done = work()
             run = Run(time.perf_counter() - started, processor_seconds() - busy, done.amount, surplus)
         if tokens and done.tokens:
-            surplus = 1 - done.tokens / tokens()
+            surplus = max(0.0, 1 - done.tokens / tokens())
         print(json.dumps(asdict(run)), file=channel, flush=True)
 
 
