@@ -100,7 +100,7 @@ def labelled_sequences(spec: AspectModelSpec, encoder: Encoder, file: Path) -> l
 class _SliceLoss:
     """The loss of telling right slices from wrong ones, divided by the number of slices."""
 
-    every = 5
+    every, compared = 5, False
 
     def __init__(self, model: ScalarModel, rows: Sequence[LabelledSequence], pad_id: int, error_weight: float) -> None:
         self.model, self.rows, self.pad_id, self.error_weight = model, rows, pad_id, error_weight

@@ -25,6 +25,8 @@ from rlhf_core.models.logprobs import project
 
 #: Captures a step without running it, and returns what runs it.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
+#: Fields of a configuration that count experts.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 #: Attention kernels that take a mask of any kind, as transformers names them.
 MASKED = ("sdpa", "eager")
 
@@ -108,6 +110,8 @@ class DecoderDecoding(Decoding):
         positions = "position_ids" in signature(self.transformer.forward).parameters
         if not self.model._can_compile_fullgraph or not positions or getattr(self.model.config, "alibi", False):
             return f"{self.model.config.model_type} makes masks or positions of its own"
+        if any(getattr(self.model.config, name, None) for name in EXPERTS):
+            return "experts are chosen on the host"
         if any(hasattr(parameter, "ds_id") for parameter in self.model.parameters()):
             return "the weights are sharded"
         attention, length = _attention(self.transformer), self.tokens.shape[1] + room
@@ -163,10 +167,10 @@ class FixedDecoding(Decoding):
         prompt, length = read.tokens.shape[1], read.tokens.shape[1] + room
         length += -length % 8 if captured else 0  # each layer would pad a mask of another length
         self.end = _End(torch.tensor([prompt], device=rows.device), length if captured else prompt + 1)
-        cache = Cache(layers=[_FixedLayer(self.end, layer, rows, length) for layer in read.cache.layers])
-        super().__init__(read.transformer, read.logits_of, read.tokens, cache)
+        layers = [_FixedLayer(self.end, layer, rows, length) for layer in read.cache.layers]
+        super().__init__(read.transformer, read.logits_of, read.tokens, Cache(layers=[*layers]))
         self.captured, self.positions = captured, read.inputs["position_ids"][rows, -1:] + 1
-        self.mask = torch.full((len(rows), 1, 1, length), -torch.inf, dtype=read.model.dtype, device=rows.device)
+        self.mask = torch.full((len(rows), 1, 1, length), -torch.inf, dtype=layers[0].keys.dtype, device=rows.device)
         self.mask[:, 0, 0, :prompt].masked_fill_(read.inputs["attention_mask"][rows].bool(), 0.0)
 
     def logits(self, tokens: Tensor) -> Tensor:
@@ -278,7 +282,9 @@ class Step:
             try:
                 self.run = self.capture(self.compute)
             except RuntimeError as error:
-                self.capture = None
-                self.failed(str(error).splitlines()[0])
+                self.capture, cause = None, error
+                while isinstance(cause.__context__, RuntimeError):
+                    cause = cause.__context__
+                self.failed(str(cause).splitlines()[0])
         self.run()
         self.calls += 1

@@ -112,11 +112,13 @@ def _loop(
     """See `RowSampler`: as many rows at a time as there is memory for."""
     was_training = policy.model.training
     policy.model.eval()
-    with policy.applied():
-        parts = _parts(policy, len(prompt_ids), prompt_ids.shape[1], sampling.max_new_tokens)
-        split = zip(*(values.chunk(parts) for values in (prompt_ids, prompt_mask, uniforms)), strict=True)
-        found = [_sample_rows(policy, sampling, *part) for part in split]
-    policy.model.train(was_training)
+    try:
+        with policy.applied():
+            parts = _parts(policy, len(prompt_ids), prompt_ids.shape[1], sampling.max_new_tokens)
+            split = zip(*(values.chunk(parts) for values in (prompt_ids, prompt_mask, uniforms)), strict=True)
+            found = [_sample_rows(policy, sampling, *part) for part in split]
+    finally:
+        policy.model.train(was_training)
     ids, mask, logprobs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
     return ids, mask, logprobs, entropies
 
@@ -130,8 +132,8 @@ def _parts(policy: Policy, rows: int, prompt_len: int, max_new_tokens: int) -> i
     free = torch.cuda.mem_get_info(policy.device)[0] + reserved
     cache = held.cache(config, prompt_len + max_new_tokens)
     passing = held.kept(prompt_len, config.hidden_size, 1) + 40 * config.vocab_size  # one layer's states, and logits
-    dropping = 1 + KEPT_SHARE["cuda"]  # all rows, and those that are kept
-    return min(rows, math.ceil(OVERHEAD * rows * (dropping * cache + passing) / max(free, 1)))
+    # twice: what has been read, and the memory that it is copied to
+    return min(rows, math.ceil(OVERHEAD * rows * (2 * cache + passing) / max(free, 1)))
 
 
 def _distinct(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,27 +193,36 @@ def _sample_rows(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See `RowSampler`: reads each distinct prompt once, drops rows that ended, and stops when all have."""
     device, room = uniforms.device.type, sampling.max_new_tokens
+    look, share = TOKENS_PER_LOOK.get(device, 1), KEPT_SHARE.get(device, 0.75)
     rows, capture = _Rows(policy, sampling, uniforms), CAPTURES.get(device)
     ids, mask, prompt_of = _distinct(prompt_ids, prompt_mask)
     decoding = policy.decoding(ids, mask)
     rows.take(decoding.first()[prompt_of])
+    if room == 1:
+        return rows.sampled()
     decoding = decoding.continued(prompt_of, room - 1, captured=capture is not None)
     if decoding.obstacle and capture is not None:
         _note_uncaptured(decoding.obstacle)
         capture = None
-    step = Step(lambda: rows.take(decoding.logits(rows.tokens)), capture, _note_uncaptured)
+    step = Step(lambda: rows.take(decoding.logits(rows.tokens)), capture, partial(_give_up, device))
     for taken in range(1, room):
-        if taken % TOKENS_PER_LOOK[device] == 0:
+        if taken % look == 0:
             left = int(rows.unended.sum())  # the only wait for the device
             if not left:
                 break
-            if left <= KEPT_SHARE[device] * len(rows.live):
+            if left <= share * len(rows.live):
                 step.forget()
                 kept = torch.nonzero(rows.unended).squeeze(1)
                 decoding.keep(kept)
                 rows.keep(kept)
         step()
     return rows.sampled()
+
+
+def _give_up(device: str, reason: str) -> None:
+    """Captures nothing on a kind of device from here on: a capture that failed can keep memory."""
+    CAPTURES.pop(device, None)
+    _note_uncaptured(reason)
 
 
 def _note_uncaptured(reason: str) -> None:

@@ -5,12 +5,13 @@ compute that row; attention cuts it into blocks, in which each response sees its
 are shared, prompts attend among themselves and responses to both; where none is, a prompt and its response are a row of
 causal attention, which needs no mask. Blocks are padded for torch's attention, and ragged for flash attention.
 
-transformers' own attention functions hand what they are given on to this one; `can_pack` tries on a tiny model of the
+transformers' own attention functions hand what they are given on to this one; `obstacle` tries on a tiny model of the
 same class whether an architecture does.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from transformers import AttentionInterface, AutoModel, PreTrainedConfig
 from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from rlhf_core.errors import DataError
 from rlhf_core.models.architecture import make_tiny
 from rlhf_core.models.device import FLASH, padded
 from rlhf_core.rollout import distinct_prompts
@@ -33,6 +35,11 @@ from rlhf_core.rollout import distinct_prompts
 WINDOWS = ("sliding_window", "attention_chunk_size")
 #: Types of layers, where a configuration states them, that read other tokens by attention alone.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+#: Attention scores of a head that a block has at least, where there are as many: fewer blocks are more padding, more
+#: blocks more calls. Measured on the CPU.
+SCORES = {"cpu": 2**16, "cuda": 2**24}
+#: Settings of architectures whose attention counts tokens otherwise than by their positions (Llama 4).
+OF_PLACES = ("attn_temperature_tuning",)
 #: What an attention function may be asked for that blocks do not compute.
 NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
 
@@ -67,6 +74,13 @@ def spans(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(real, starts[:, None] + offsets, 0), real
 
 
+def _alike(scores: Tensor, most: int) -> list[Tensor]:
+    """Returns the places of numbers [rows] in parts of similar ones, each of about `most` in sum or of one row."""
+    order = scores.argsort(stable=True)
+    parts = (scores[order].cumsum(0) - scores[order]) // most
+    return list(order.split(torch.unique_consecutive(parts, return_counts=True)[1].tolist()))
+
+
 class Layout:
     """The packed tokens of a batch, and the blocks in which they attend.
 
@@ -87,30 +101,46 @@ class Layout:
         parts = [part.cpu() for part in (prompt_ids, prompt_mask, response_ids, response_mask)]
         distinct, group = distinct_prompts(*parts[:2])
         prompts, responses = (distinct >= 0).sum(dim=1), parts[3].sum(dim=1)
+        if not prompts.all():
+            raise DataError("a prompt of a batch has no token", remedy="Leave rows with empty prompts out")
         before, firsts = prompts[group], prompts.cumsum(0) - prompts
         starts = prompts.sum() + responses.cumsum(0) - responses
-        read, asked = spans(firsts, prompts)
-        said, answered = spans(starts, responses)
-        within = torch.arange(max(read.shape[1], said.shape[1]))
+        offsets = torch.arange(max(distinct.shape[1], response_ids.shape[1]))
         ids = torch.cat([distinct[distinct >= 0], parts[2][parts[3]]])
-        positions = torch.cat([within.expand(len(prompts), -1)[:, : read.shape[1]][asked],
-                               (before[:, None] + within[: said.shape[1]])[answered]])  # fmt: skip
+        positions = torch.cat([(offsets < prompts[:, None]).nonzero()[:, 1],
+                               (before[:, None] + offsets[: response_ids.shape[1]])[parts[3]]])  # fmt: skip
         last = (firsts[group] + before - 1)[:, None]
-        places = torch.arange(response_ids.shape[1]).clamp(max=(responses[:, None] - 1).clamp(min=0))
+        places = offsets[: response_ids.shape[1]].clamp(max=(responses[:, None] - 1).clamp(min=0))
         states = torch.cat([last, torch.where(responses[:, None] > 0, starts[:, None] + places, last)], dim=1)
-        if len(distinct) < len(group):
-            own = within[: said.shape[1]]
-            causal = (own[:, None] >= own).expand(len(group), -1, -1)
-            seen = asked[group]
-            hidden = ~torch.cat([seen[:, None].expand(-1, len(own), -1), causal], dim=2)[:, None]
-            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-            both, real = torch.cat([read[group], said], dim=1), torch.cat([seen, answered], dim=1)
-            blocks = [Block(read, asked, read, asked), Block(said, answered, both, real, mask)]
-        else:
-            place, real = spans(torch.zeros_like(responses), before + responses)
-            row = torch.where(place < before[:, None], firsts[group][:, None], (starts - before)[:, None]) + place
-            row = torch.where(real, row, 0)
-            blocks = [Block(row, real, row, real)]
+
+        def whole(rows: Tensor) -> Block:
+            place, real = spans(torch.zeros_like(rows), (before + responses)[rows])
+            begins = torch.where(place < before[rows, None], firsts[group[rows], None], (starts - before)[rows, None])
+            tokens = torch.where(real, begins + place, 0)
+            return Block(tokens, real, tokens, real)
+
+        def prompt(numbers: Tensor) -> Block:
+            tokens, real = spans(firsts[numbers], prompts[numbers])
+            return Block(tokens, real, tokens, real)
+
+        def response(rows: Tensor) -> Block:
+            read, seen = spans(firsts[group[rows]], before[rows])
+            said, real = spans(starts[rows], responses[rows])
+            later = torch.full((said.shape[1], said.shape[1]), -torch.inf).triu(1).expand(len(rows), -1, -1)
+            unseen = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)[:, None].expand(-1, said.shape[1], -1)
+            mask = torch.cat([unseen, later], dim=2)[:, None]
+            return Block(said, real, torch.cat([read, said], dim=1), torch.cat([seen, real], dim=1), mask)
+
+        shared = torch.bincount(group) > 1
+        blocks = [
+            make(chosen[rows])
+            for make, chosen, scores in (
+                (whole, (~shared[group]).nonzero().flatten(), (before + responses) ** 2),
+                (prompt, shared.nonzero().flatten(), prompts**2),
+                (response, shared[group].nonzero().flatten(), responses * (before + responses)),
+            )
+            for rows in _alike(scores[chosen], SCORES.get(device.type, SCORES["cuda"]))
+        ]
         taken = torch.cat([block.real.flatten() for block in blocks])
         outputs = torch.empty_like(ids)
         outputs[torch.cat([block.queries.flatten() for block in blocks])[taken]] = taken.nonzero().squeeze(1)
@@ -122,23 +152,30 @@ class Layout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
         """Returns attention [1, tokens, heads, size] of packed queries, keys and values [1, heads, tokens, size]."""
-        groups = query.shape[1] // key.shape[1]
-        made = []
-        for block in self.blocks:
-            queries, keys, values = (
-                _rows(part, index) for part, index in ((query, block.queries), (key, block.keys), (value, block.keys))
-            )
+        groups, made = query.shape[1] // key.shape[1], []
+        queries = self._rows(query, "queries")
+        for block, asked, keys, values in zip(
+            self.blocks, queries, self._rows(key, "keys"), self._rows(value, "keys"), strict=True
+        ):
             together = groups > 1 and use_gqa_in_sdpa(block.mask, keys, values)
             if groups > 1 and not together:
                 keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
-            mask = None if block.mask is None else block.mask.to(queries.dtype)
+            mask = None if block.mask is None else block.mask.to(asked.dtype)
             found = functional.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, is_causal=block.mask is None, dropout_p=dropout,
-                scale=scaling, enable_gqa=together,
+                asked, keys, values, attn_mask=mask, is_causal=mask is None, dropout_p=dropout, scale=scaling,
+                enable_gqa=together,
             )  # fmt: skip
             made.append(found.transpose(1, 2).flatten(2).flatten(0, 1))
         chosen = functional.embedding(self.outputs, torch.cat(made))
         return chosen.view(1, len(self.outputs), query.shape[1], -1)
+
+    def _rows(self, packed: Tensor, name: str) -> list[Tensor]:
+        """Returns the `queries` or `keys` of every block, [rows, heads, length, size], from one gather of all."""
+        index = [getattr(block, name) for block in self.blocks]
+        taken = _taken(packed, torch.cat([each.flatten() for each in index])).split([each.numel() for each in index])
+        return [
+            part.view(*each.shape, *part.shape[1:]).transpose(1, 2) for part, each in zip(taken, index, strict=True)
+        ]
 
     def attend_ragged(
         self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None
@@ -150,22 +187,27 @@ class Layout:
         keys = torch.cat([block.keys[block.seen] for block in self.blocks])
         lengths = [torch.cat([getattr(block, name).sum(dim=1) for block in self.blocks]) for name in ("real", "seen")]
         ends = [functional.pad(each.cumsum(0, dtype=torch.int32), (1, 0)) for each in lengths]
-        rows = [_rows(part, index)[0].transpose(0, 1)
-                for part, index in ((query, queries[None]), (key, keys[None]), (value, keys[None]))]  # fmt: skip
+        rows = [_taken(part, index).to(value.dtype) for part, index in ((query, queries), (key, keys), (value, keys))]
         found = flash_attn_varlen_func(
-            *rows, *ends, *(int(each.max()) for each in lengths), dropout_p=dropout, softmax_scale=scaling, causal=True
+            *rows,
+            *ends,
+            *(int(each.max()) for each in lengths),
+            dropout_p=dropout,
+            softmax_scale=scaling,
+            causal=True,
+            deterministic=os.environ.get("FLASH_ATTENTION_DETERMINISTIC") == "1",
         )
         return found[queries.argsort()][None]
 
 
-def _rows(packed: Tensor, index: Tensor) -> Tensor:
-    """Returns [rows, heads, length, size] of packed tokens [1, heads, tokens, size] by their numbers [rows, length].
+def _taken(packed: Tensor, index: Tensor) -> Tensor:
+    """Returns [n, heads, size] of packed tokens [1, heads, tokens, size] by their numbers [n].
 
     An embedding's gradient adds up tokens that are read more than once in the same order every time.
     """
     _, heads, tokens, size = packed.shape
     taken = functional.embedding(index, packed[0].transpose(0, 1).reshape(tokens, heads * size))
-    return taken.view(*index.shape, heads, size).transpose(1, 2)
+    return taken.view(len(index), heads, size)
 
 
 def _attention(stock: Callable[..., Any], ragged: bool, module: Any, *parts: Tensor | None, **options: Any) -> Any:
@@ -198,51 +240,55 @@ def packed_states(backbone: Any, layout: Layout) -> Tensor:
 
 
 def packs(backbone: Any) -> bool:
-    """Returns whether a decoder's passes are packed: its class can be, and its attention function is of `PACKED`.
-
-    The first time that one's are not, a line says so, and the stage's record names its type.
-    """
+    """Returns whether a decoder's passes are packed: its class can be, and its attention function is of `PACKED`."""
     config = backbone.config
-    if config._attn_implementation in PACKED:
-        if backbone not in _tried:
-            _tried[backbone] = can_pack(config)
-        if _tried[backbone]:
-            return True
+    if config._attn_implementation not in PACKED:
+        note_padded(config, f"attention is {config._attn_implementation}")
+        return False
+    if backbone not in _tried:
+        _tried[backbone] = obstacle(config)
+    if _tried[backbone]:
+        note_padded(config, _tried[backbone])
+    return not _tried[backbone]
+
+
+def note_padded(config: PreTrainedConfig, reason: str) -> None:
+    """Says once, and in the record of the stage, that batches of a type of model are padded, and why."""
     if config.model_type not in padded:
         padded.add(config.model_type)
-        print(
-            f"note: {config.model_type} with {config._attn_implementation} attention does not compute packed tokens; "
-            "batches are padded",
-            file=sys.stderr,
-        )
-    return False
+        print(f"note: batches of {config.model_type} are padded: {reason}", file=sys.stderr)
 
 
 def pad(backbone: Any) -> None:
     """Lets a decoder's batches be padded from here on, to compare the two."""
-    _tried[backbone] = False
-    padded.add(backbone.config.model_type)
+    _tried[backbone] = "as asked for"
 
 
-#: What was found of models, and by the configuration of a tiny one of the same kind.
-_tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-_known: dict[str, bool] = {}
+#: Why models are padded, empty where they are packed, and the same by the configuration of a tiny model.
+_tried: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_known: dict[str, str] = {}
 
 
-def can_pack(config: PreTrainedConfig) -> bool:
-    """Returns whether an architecture computes packed tokens as it computes each row alone, tried on a tiny model."""
+def obstacle(config: PreTrainedConfig) -> str:
+    """Returns why an architecture's passes are not packed: another kind of layer than attention, or a tiny model of it
+    that computes other states than from each row alone. Empty where they are."""
     layers = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
     if config.is_encoder_decoder or layers - ATTENTION_LAYERS:
-        return False
-    tiny = make_tiny(config)
-    for name in WINDOWS:
-        if getattr(tiny, name, None):
-            setattr(tiny, name, 64)
-    tiny._attn_implementation = None
-    kind = tiny.to_json_string()
-    if kind not in _known:
-        _known[kind] = _computes_packed(tiny)
-    return _known[kind]
+        return "it is an encoder-decoder" if config.is_encoder_decoder else "not all its layers are attention"
+    if any(getattr(config, name, None) for name in OF_PLACES):
+        return "its attention depends on the number of tokens before"
+    try:
+        tiny = make_tiny(config)
+        for name in WINDOWS:
+            if getattr(tiny, name, None):
+                setattr(tiny, name, 64)
+        tiny._attn_implementation = None
+        kind = tiny.to_json_string()
+        if kind not in _known:
+            _known[kind] = "" if _computes_packed(tiny) else "a tiny model of its kind computes other states packed"
+        return _known[kind]
+    except Exception as error:  # whatever an architecture does that this project does not know
+        return f"a tiny model of its kind cannot be tried ({type(error).__name__})"
 
 
 @torch.no_grad()
@@ -255,15 +301,12 @@ def _computes_packed(tiny: PreTrainedConfig) -> bool:
     places = torch.arange(3)
     layout = Layout(prompts, places >= 3 - real[:, None], responses, places < given[:, None])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # GPUs are not touched
         model: Any = AutoModel.from_config(tiny, dtype=torch.float32).eval()
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-    try:
-        model.set_attn_implementation("sdpa")
-        found = packed_states(model, layout)[layout.states]
-    except (TypeError, ValueError, RuntimeError):  # no such attention, or no positions, or masks of its own
-        return False
+    model.set_attn_implementation("sdpa")
+    found = packed_states(model, layout)[layout.states]
     for row in range(3):
         tokens = torch.cat([prompts[row, 3 - real[row] :], responses[row, : given[row]]])
         alone = model(input_ids=tokens[None], use_cache=False)[0][0, real[row] - 1 :]

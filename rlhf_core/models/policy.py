@@ -18,6 +18,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
+from rlhf_core.models.packing import packs
 from rlhf_core.models.response_states import response_states, start_token
 from rlhf_core.rollout import Inputs
 
@@ -105,6 +106,11 @@ class Policy:
             logprobs.masked_scatter(response_mask, flat), entropies.masked_scatter(response_mask, entropy)
         )
 
+    @property
+    def packs(self) -> bool:
+        """Whether its passes compute each prompt once and no padding."""
+        return packs(decoder_of(self.model))
+
     def states(self, *sequences: Tensor) -> Tensor:
         """Returns [batch, response_len, hidden]: the states that predict the tokens of responses; see
         `response_states`."""
@@ -125,6 +131,10 @@ class EncoderDecoderPolicy(Policy):
         #: T5 with tied embeddings scales its states before the projection.
         scaled = getattr(model.config, "scale_decoder_outputs", False)
         self.scale: float = float(model.config.d_model) ** -0.5 if scaled else 1.0
+
+    @property
+    def packs(self) -> bool:
+        return False
 
     def states(self, *sequences: Tensor) -> Tensor:
         return self.scale * response_states(self.model, *sequences)[:, :-1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.packing import WINDOWS, Layout, packed_states, packs
+from rlhf_core.models.packing import WINDOWS, Layout, note_padded, packed_states, packs
 
 
 def response_states(
@@ -36,9 +36,10 @@ def response_states(
     if backbone.config.is_encoder_decoder:
         return _decoder_states(backbone, prompt_ids, prompt_mask, response_ids)
     if packs(backbone):
-        layout = Layout(*inputs)
-        if all(layout.longest <= (getattr(backbone.config, name, None) or layout.longest) for name in WINDOWS):
+        layout, windows = Layout(*inputs), [getattr(backbone.config, name, None) for name in WINDOWS]
+        if all(layout.longest <= (window or layout.longest) for window in windows):
             return functional.embedding(layout.states, packed_states(backbone, layout))
+        note_padded(backbone.config, f"{layout.longest} tokens are longer than its sliding window")
     return padded_states(backbone, *inputs)
 
 

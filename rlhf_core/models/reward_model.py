@@ -22,6 +22,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import backbone_of, naming_damage, save_model, stored_model
+from rlhf_core.models.packing import packs
 from rlhf_core.models.response_states import response_states
 
 HEADS_FILE = "heads.safetensors"
@@ -131,6 +132,11 @@ class ScalarModel(nn.Module):
             bias = self.heads[head].bias
             critic.heads["value"].bias.copy_(torch.zeros(1) if bias is None else bias)  # type: ignore[union-attr,operator,arg-type]
         return critic.requires_grad_(True)
+
+    @property
+    def packs(self) -> bool:
+        """Whether its passes compute each prompt once and no padding."""
+        return packs(self.backbone)
 
     def forward(
         self,

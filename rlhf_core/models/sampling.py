@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """The reference: one token at a time for all rows, with a key-value cache of the whole batch.
+    """The reference: one token at a time for all rows, with a key-value cache.
 
     Attributes:
         rescored: whether training computes the log-probabilities of responses anew, since the engine's own come from

@@ -170,7 +170,7 @@ def score(
     """Returns (log-probabilities, entropies) of responses [batch, response_len] under a policy, from one pass."""
     logprobs = torch.zeros(ids.shape, device=ids.device)
     entropies = torch.zeros_like(logprobs)
-    for rows, inputs in microbatches((prompt_ids, prompt_mask, ids, mask), microbatch):
+    for rows, inputs in microbatches((prompt_ids, prompt_mask, ids, mask), microbatch, packed=policy.packs):
         statistics, width = policy.statistics(*inputs), inputs[3].shape[1]
         logprobs[rows, :width], entropies[rows, :width] = statistics.logprobs, statistics.entropies
     return distributed.merged(logprobs), distributed.merged(entropies)

@@ -58,7 +58,7 @@ class Imitation:
             if len(sequence.response) != len(row):
                 raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
         self.sequences, self.weights = sequences, weights
-        self.tokens = RowTokens.of_sequences(sequences)
+        self.tokens = RowTokens.of_sequences(sequences, packed=False)
         self.microbatch, self.coefficient = microbatch, coefficient
         self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
 
@@ -176,7 +176,8 @@ class Learner:
         for stepper in self._steppers:
             stepper.zero_grad()
         sums: dict[str, Tensor] = {}
-        row_tokens = RowTokens.of_batch(experience.batch.inputs)
+        packed = self.policy.packs and (self.critic is None or self.critic.packs)
+        row_tokens = RowTokens.of_batch(experience.batch.inputs, packed=packed)
         for part, counts in row_tokens.shares(row_tokens.sort(units.tolist()), config.microbatch):
             chosen = torch.tensor(part, device=units.device)
             found: dict[str, Tensor] = {}

@@ -162,7 +162,7 @@ class PolicyOptimiser:
         values = torch.zeros(mask.shape, device=mask.device)
         if self.critic is not None and self.learner.critic_stepper is not None:
             with self.learner.critic_stepper.gathered():
-                for rows, inputs in microbatches(batch.inputs, self.config.microbatch):
+                for rows, inputs in microbatches(batch.inputs, self.config.microbatch, packed=self.critic.packs):
                     values[rows, : inputs[3].shape[1]] = self.critic(*inputs, head="value", shift=1)
         return distributed.merged(values)
 

@@ -90,7 +90,7 @@ def score_parts(
     """Returns (rewards e [n] float32 of responses; `worth`, `rewards` and `weights` of each one's segments)."""
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
-    for rows in RowTokens.of_sequences([each.sequence for each in sequences]).own_passes(batch):
+    for rows in RowTokens.of_sequences([each.sequence for each in sequences], packed=model.packs).own_passes(batch):
         found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation, head)
         result[rows] = found.total.float().cpu()
         for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):

@@ -72,7 +72,7 @@ class RewardModelScorer:
         """Returns [batch, response_len] float32: the head at every response token."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
-        for rows, inputs in microbatches(batch.inputs, self.microbatch):
+        for rows, inputs in microbatches(batch.inputs, self.microbatch, packed=self.model.packs):
             values[rows, : inputs[3].shape[1]] = self.model(*inputs, head=self.head)
         return distributed.merged(values)
 
@@ -92,7 +92,8 @@ class RewardModelScorer:
         shape = segmentation.ends.shape
         total = torch.zeros(shape[0], device=ids.device)
         rewards, weights = torch.zeros(shape, device=ids.device), torch.zeros(shape, device=ids.device)
-        for rows, inputs in microbatches((batch.prompt_ids, batch.prompt_mask, ids, mask), self.microbatch):
+        view = batch.prompt_ids, batch.prompt_mask, ids, mask
+        for rows, inputs in microbatches(view, self.microbatch, packed=self.model.packs):
             states = self.model.at_ends(*inputs, ends[rows], head=self.head)
             found = READS[self.read].rewards(states, self.aggregation, self.base)
             total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights

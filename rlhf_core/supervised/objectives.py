@@ -12,7 +12,7 @@ from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import Policy, sequence_statistics, weighted_nll
-from rlhf_core.passes import RowTokens
+from rlhf_core.passes import RowTokens, pair_tokens
 from rlhf_core.policy_optimisation.objectives import preference_loss
 from rlhf_core.supervised.recipes import Preferences, Weighted
 
@@ -27,7 +27,7 @@ def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tens
 def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
     """Nats per response token."""
     total, tokens = 0.0, 0.0
-    for rows in RowTokens.of_sequences(sequences).own_passes(batch):
+    for rows in RowTokens.of_sequences(sequences, packed=policy.packs).own_passes(batch):
         loss, count = sft_loss(policy, [sequences[i] for i in rows])
         total, tokens = total + float(loss), tokens + count
     sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
@@ -43,7 +43,7 @@ def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> T
 def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
     """Returns the same for a whole data set, computed once in batches of similar length."""
     result = torch.zeros(len(sequences))
-    for rows in RowTokens.of_sequences(sequences).own_passes(batch):
+    for rows in RowTokens.of_sequences(sequences, packed=policy.packs).own_passes(batch):
         result[rows] = sequence_logprobs(policy, [sequences[i] for i in rows]).float().cpu()
     return distributed.merged(result)
 
@@ -54,10 +54,12 @@ class Objective(Protocol):
     Attributes:
         lengths: tokens that each row costs a forward pass; a pair's prompt counts once.
         every: steps between two rows of the history.
+        compared: whether the loss compares the rows of a forward pass with each other.
     """
 
     lengths: list[int]
     every: int
+    compared: bool
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         """Returns (sum of the loss, what it is divided by, further sums to report)."""
@@ -77,7 +79,7 @@ class WeightedLikelihood:
         DataError: nothing to learn from.
     """
 
-    every = 10
+    every, compared = 10, False
 
     def __init__(self, policy: Policy, examples: Weighted) -> None:
         self.policy, self.examples = policy, examples
@@ -107,13 +109,13 @@ class PreferenceObjective:
         pairs: at least one.
     """
 
-    every = 5
+    every, compared = 5, False
 
     def __init__(self, policy: Policy, reference: Policy, pairs: Preferences) -> None:
         self.policy, self.pairs = policy, pairs
         before = reference_logprobs(reference, [*pairs.chosen, *pairs.rejected]).to(policy.device)
         self.before = {"chosen": before[: len(pairs.chosen)], "rejected": before[len(pairs.chosen) :]}
-        self.lengths = [len(a) + len(b.response) for a, b in zip(pairs.chosen, pairs.rejected, strict=True)]
+        self.lengths = pair_tokens(pairs.chosen, pairs.rejected, packed=policy.packs)
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         first, second = ([side[i] for i in rows] for side in (self.pairs.chosen, self.pairs.rejected))

@@ -28,6 +28,7 @@ def train(
     on_step: Callable[[int, dict[str, float]], None],
     weight: Callable[[Sequence[int]], float],
     *,
+    compared: bool = False,
     resume: State | None = None,
     on_checkpoint: OnCheckpoint | None = None,
 ) -> None:
@@ -42,6 +43,7 @@ def train(
         batches: row indices per step, without end.
         steps: optimiser steps in all, those before a resumption included.
         on_step: sees (step from 1, metrics).
+        compared: whether the loss compares the rows of a pass, which has `microbatch` of them then, short ones too.
         resume: a state that `on_checkpoint` got. The rest of the run is then bitwise that of an uninterrupted one,
             given the same state of the global random generators.
         on_checkpoint: sees (step, function that returns the loop's state) after `on_step`.
@@ -71,7 +73,7 @@ def train(
         }
 
     model.train()
-    tokens = RowTokens(batches.lengths.tolist())
+    tokens = RowTokens([1] * len(batches.lengths) if compared else batches.lengths.tolist(), packed=False)
     for step, rows in zip(range(done, steps), batches, strict=False):
         rate = config.learning_rate * config.rate(step, steps)
         stepper.set_rate(rate)

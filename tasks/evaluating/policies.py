@@ -206,7 +206,7 @@ class Evaluator:
             full = self.encoder.sequence({"prompt": prompt}, text)
             sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
         sums = torch.zeros(len(sequences))
-        for chosen in RowTokens.of_sequences(sequences).own_passes(self.config.batch):
+        for chosen in RowTokens.of_sequences(sequences, packed=policy.packs).own_passes(self.config.batch):
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
             sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
         return [float(value) for value in distributed.merged(sums)]

@@ -14,6 +14,7 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.passes import pair_tokens
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.preference_training import PLAIN_MEAN, pair_loss
@@ -31,7 +32,7 @@ from tasks.running.stage import name_file_in_numeric_errors
 class Likelihood:
     """-log p of responses, divided by the number of their tokens."""
 
-    every = 10
+    every, compared = 10, False
 
     def __init__(self, policy: Policy, sequences: Sequence[EncodedSequence]) -> None:
         self.policy, self.sequences = policy, sequences
@@ -60,7 +61,8 @@ class PairComparison:
     ) -> None:
         self.model, self.chosen, self.rejected, self.pad_id = model, chosen, rejected, pad_id
         self.aggregation, self.preference_loss = aggregation, preference_loss
-        self.lengths = [len(a.sequence) + len(b.sequence.response) for a, b in zip(chosen, rejected, strict=True)]
+        self.compared = preference_loss.minimum_pairs > 1
+        self.lengths = pair_tokens([a.sequence for a in chosen], [b.sequence for b in rejected], packed=model.packs)
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
         sides = [self.chosen[i] for i in rows], [self.rejected[i] for i in rows]
@@ -156,7 +158,7 @@ def train_resumably(
                     store.offer(step, lambda: {"training": training(), "history": history})
 
         train(
-            model, target.loss, batches, steps, config, on_step, target.weight, resume=resume,
-            on_checkpoint=on_checkpoint,
+            model, target.loss, batches, steps, config, on_step, target.weight, compared=target.compared,
+            resume=resume, on_checkpoint=on_checkpoint,
         )  # fmt: skip
     return history

@@ -126,7 +126,7 @@ class ScalarScorer:
         given = zip(rows, responses, closed, strict=True)
         encoded = [self.encoder.dialogue(row, text, ended=end) for row, text, end in given]
         scores = torch.zeros(len(encoded))
-        for chosen in RowTokens([len(each) for each in encoded]).own_passes(batch or self.batch):
+        for chosen in RowTokens([len(each) for each in encoded], packed=False).own_passes(batch or self.batch):
             ids, mask = pad_rows([encoded[i] for i in chosen], self.encoder.pad_id, "right")
             found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
             scores[chosen] = found[:, 0].float().cpu()

@@ -122,7 +122,7 @@ def growing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Generated, t
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has the CPU sample as a GPU does; returns the number of rows of each step that was captured."""
+    """Has the CPU sample as a GPU does; returns the number of kernels of each step that was captured."""
     captured: list[int] = []
 
     def capture(step: Callable[[], None]) -> Callable[[], None]:
@@ -264,8 +264,8 @@ def test_a_gpu_samples_in_as_few_parts_as_its_memory_allows(monkeypatch: pytest.
     for free in (10**9, 10**6, 5 * 10**5, 10**4, 0):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10**9))
         parts.append(generation._parts(policy, 64, 40, 24))
-    # a row: keys and values of 64 tokens, one and a half times; a layer's 17 states of 40 tokens; and logits
-    row = 1.5 * (2 * 2 * 2 * 8 * 64 * 4) + 17 * 4 * 40 * 16 + 40 * VOCABULARY
+    # a row: keys and values of 64 tokens, twice; a layer's 17 states of 40 tokens; and logits
+    row = 2 * (2 * 2 * 2 * 8 * 64 * 4) + 17 * 4 * 40 * 16 + 40 * VOCABULARY
     assert parts == [math.ceil(1.1 * 64 * row / (free + 1000)) for free in (10**9, 10**6, 5 * 10**5)] + [64, 64]
     assert generation._parts(policy_of("llama"), 64, 40, 24) == 1
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.device import FLASH, padded
 from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.packing import Layout, can_pack, packs, pad
+from rlhf_core.models.packing import Layout, obstacle, packs, pad
 from rlhf_core.models.policy import Policy, pad_sequences, sequence_statistics
 from rlhf_core.models.response_states import response_states
 from rlhf_core.models.reward_model import ScalarModel
@@ -151,9 +151,10 @@ def test_dropout_and_recomputed_layers_leave_a_packed_step_as_it_is(model_type: 
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, most_q: int, most_k: int, *,
-           dropout_p: float, softmax_scale: float | None, causal: bool) -> Tensor:  # fmt: skip
+           dropout_p: float, softmax_scale: float | None, causal: bool, deterministic: bool) -> Tensor:  # fmt: skip
     """Flash attention of ragged rows by its documentation: the causal mask is aligned to the bottom right."""
     assert causal
+    assert not deterministic
     assert dropout_p == 0.0
     assert most_q == int(ends_q.diff().max())
     assert most_k == int(ends_k.diff().max())
@@ -189,12 +190,25 @@ def test_flash_attention_is_given_ragged_rows(
 
 @pytest.mark.parametrize("model_type", PACKED)
 def test_architectures_that_hand_positions_and_options_on_are_packed(model_type: str) -> None:
-    assert can_pack(configuration(model_type))
+    assert obstacle(configuration(model_type)) == ""
 
 
-@pytest.mark.parametrize("model_type", ["t5", "bloom", "gpt_neo", "gemma2", "falcon", "qwen3_next", "mamba"])
+@pytest.mark.parametrize(
+    "model_type", ["t5", "bloom", "gpt_neo", "gemma2", "falcon", "qwen3_next", "mamba", "llama4_text", "gemma3n_text"]
+)
 def test_other_architectures_are_not(model_type: str) -> None:
-    assert not can_pack(AutoConfig.for_model(model_type))
+    assert obstacle(AutoConfig.for_model(model_type))
+
+
+def test_a_trial_leaves_the_random_numbers_of_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seed: int) -> None:
+        raise AssertionError(f"GPUs are seeded with {seed}")
+
+    backbone, before = decoder_of(language_model("llama")), torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
+    monkeypatch.setattr("rlhf_core.models.packing._known", {})
+    assert packs(backbone)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_padded_batches_are_said_once_and_noted(capsys: pytest.CaptureFixture[str]) -> None:

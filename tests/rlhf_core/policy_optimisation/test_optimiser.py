@@ -64,7 +64,7 @@ def test_collect_gathers_what_rewards_need() -> None:
 
 def test_microbatches_hold_every_row_once_and_slices_are_trimmed() -> None:
     batch = batch_of(PROMPTS, ROWS)
-    groups = [rows for rows, _ in microbatches(batch.inputs, 3)]
+    groups = [rows for rows, _ in microbatches(batch.inputs, 3, packed=True)]
     assert sorted(torch.cat(groups).tolist()) == list(range(8))
     part = slice_rows(batch, torch.tensor([4, 1]))
     alone = batch_of([PROMPTS[4], PROMPTS[1]], [ROWS[4], ROWS[1]])
