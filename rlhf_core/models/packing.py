@@ -148,15 +148,17 @@ class Layout:
             part.to(device) for part in (ids, positions, states, outputs)
         )
         self.blocks = [block.to(device) for block in blocks]
+        self._queries = torch.cat([block.queries.flatten() for block in self.blocks])
+        self._keys = torch.cat([block.keys.flatten() for block in self.blocks])
         self.longest = int((before + responses).max())
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
         """Returns attention [1, tokens, heads, size] of packed queries, keys and values [1, heads, tokens, size]."""
         groups, made = query.shape[1] // key.shape[1], []
-        queries = self._rows(query, "queries")
-        for block, asked, keys, values in zip(
-            self.blocks, queries, self._rows(key, "keys"), self._rows(value, "keys"), strict=True
-        ):
+        queries = self._rows(query, self._queries, [block.queries.shape for block in self.blocks])
+        shapes = [block.keys.shape for block in self.blocks]
+        read = (self._rows(part, self._keys, shapes) for part in (key, value))
+        for block, asked, keys, values in zip(self.blocks, queries, *read, strict=True):
             together = groups > 1 and use_gqa_in_sdpa(block.mask, keys, values)
             if groups > 1 and not together:
                 keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
@@ -169,13 +171,12 @@ class Layout:
         chosen = functional.embedding(self.outputs, torch.cat(made))
         return chosen.view(1, len(self.outputs), query.shape[1], -1)
 
-    def _rows(self, packed: Tensor, name: str) -> list[Tensor]:
-        """Returns the `queries` or `keys` of every block, [rows, heads, length, size], from one gather of all."""
-        index = [getattr(block, name) for block in self.blocks]
-        taken = _taken(packed, torch.cat([each.flatten() for each in index])).split([each.numel() for each in index])
-        return [
-            part.view(*each.shape, *part.shape[1:]).transpose(1, 2) for part, each in zip(taken, index, strict=True)
-        ]
+    @staticmethod
+    def _rows(packed: Tensor, index: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+        """Returns the rows of every block, [rows, heads, length, size], from one gather of all."""
+        taken = _taken(packed, index).split([shape.numel() for shape in shapes])
+        parts = zip(taken, shapes, strict=True)
+        return [part.view(*shape, *part.shape[1:]).transpose(1, 2) for part, shape in parts]
 
     def attend_ragged(
         self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None
