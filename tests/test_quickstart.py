@@ -49,7 +49,7 @@ def test_it_is_one_page() -> None:
 def test_the_example_of_a_pair_is_one(tmp_path: Path) -> None:
     [example] = blocks("json")
     (tmp_path / "pairs.jsonl").write_text(example)
-    _, lines = read_pairs(tmp_path / "pairs.jsonl", {})
+    lines = read_pairs(tmp_path / "pairs.jsonl", {})[1]
     assert len(Screening().apply(lines, record_type("preference"))[0]) == 1
 
 

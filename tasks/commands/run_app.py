@@ -206,7 +206,8 @@ def print_unread(stages: Iterable[Stage]) -> None:
     from tasks.params.data import RealSpec, data_spec
     from tasks.params.pages import Address, read_settings
 
-    for name in dict.fromkeys(stage.command.split()[4] for stage in stages if stage.kind == "prepare"):
+    commands = [stage.command.split() for stage in stages if stage.kind == "prepare"]
+    for name in dict.fromkeys(words[words.index("--spec") + 1] for words in commands):
         spec = data_spec(read_settings(Address(name)), name)
         with suppress(DataError):  # files that cannot be read are refused by the stage
             if isinstance(spec, RealSpec) and (unread := unread_of_spec(spec)):

@@ -294,7 +294,7 @@ def train_dropout(
 
     monkeypatch.setattr(CheckpointStore, "save", save_and_stop)
     try:
-        target = SimpleNamespace(loss=loss, weight=lambda rows: float(len(rows)), every=3)
+        target = SimpleNamespace(loss=loss, weight=lambda rows: float(len(rows)), every=3, compared=False)
         target.lengths = [1 + i % 5 for i in range(13)]
         history = train_resumably(model, target, config, seed=0, checkpoints=run, label="x")
     finally:

@@ -48,7 +48,7 @@ def test_a_training_stage_has_its_history_on_disk_while_it_trains(tmp_path: Path
         seen.append(len(read_history(tmp_path / "sft-x" / FILE)))
         return {}
 
-    target = SimpleNamespace(lengths=[1] * 4, every=2, weight=lambda rows: float(len(rows)))
+    target = SimpleNamespace(lengths=[1] * 4, every=2, compared=False, weight=lambda rows: float(len(rows)))
     target.loss = lambda rows: (model(data[list(rows)]).sum(), float(len(rows)), {})
     config = TrainingConfig(updates=6, batch=2, microbatch=2, learning_rate=0.1)
     history = train_resumably(model, target, config, seed=0, checkpoints=checkpoints, label="x", measured=measured)
