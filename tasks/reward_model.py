@@ -85,7 +85,7 @@ def train_reward_model(
     reading = Reading(encoder, load_segmenter(segmenter_spec, sentences), end_token)
     files = {split: data / f"preference.{split}.jsonl" for split in ("train", "validation", "ood")}
     splits = {
-        split: reading.pairs(read_jsonl(file), reading.stored_entropies(entropies, split))
+        split: reading.pairs(read_jsonl(file), reading.stored_entropies(entropies, split), file)
         for split, file in files.items()
         if split != "ood" or file.exists()
     }

@@ -7,7 +7,7 @@ HH-RLHF prompts are whole dialogues, "Human: ...\\n\\nAssistant: ...\\n\\nHuman:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.errors import DataError
@@ -59,14 +59,20 @@ def asks_prompt(messages: Sequence[Mapping[str, str]], prompt: str) -> bool:
 
     White space around a text does not count.
     """
-    bare = _bare(messages)
-    if bare[-1] == ("user", prompt.strip()) or bare == _bare(parse_dialogue(prompt)):
+    bare = bare_messages(messages)
+    if bare[-1] == ("user", prompt.strip()) or bare == bare_messages(parse_dialogue(prompt)):
         return True
     return render_dialogue(messages).strip() == prompt.strip()  # a message may quote "Human:", which parsing splits
 
 
-def _bare(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"].strip()) for message in messages]
+def bare_messages(messages: Iterable[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Returns roles and contents without white space at their ends, which alone make two dialogues the same."""
+    return tuple((message["role"], message["content"].strip()) for message in messages)
+
+
+def dialogue_key(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns what two rows have in common that ask the same dialogue."""
+    return bare_messages(prompt_messages(row))
 
 
 def check_messages(messages: Sequence[Mapping[str, str]]) -> None:

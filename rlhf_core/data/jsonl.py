@@ -32,7 +32,7 @@ _UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\xfd7zXZ\x00": lzma.open,
     b"\x28\xb5\x2f\xfd": _zstd,
 }
-#: Errors of a compressed file that is damaged or cut off; others are of class OSError.
+#: Errors of a compressed file that is damaged or cut off; others are of class OSError, without a number.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
@@ -87,11 +87,11 @@ def read_lines(path: str | Path, most: int | None = None) -> Lines:
             for number, raw in enumerate(islice(stream, most), start=1):
                 if raw.strip():
                     _add_line(lines, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
-    except DAMAGED as error:
+    except (OSError, *DAMAGED) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(f"cannot be read ({error.strerror or error})", file=str(path), remedy=remedy) from error
         problem, remedy = f"the compressed file is damaged or cut off after row {number} ({error})", "Download it again"
         raise DataError(problem, file=str(path), remedy=remedy) from error
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror or error})", file=str(path), remedy=remedy) from error
     except ValueError as error:  # of a NUL character or a lone surrogate in the path
         raise invalid_path(path, error) from None
     if not lines.rows and not lines.broken:

@@ -88,7 +88,7 @@ class HuggingFaceSource:
     sets: Mapping[str, HubSet]
     screening: Screening = field(default_factory=Screening)
     summaries: list[QuarantineSummary] = field(default_factory=list)
-    #: Columns that a set's mapping does not name, of the sets that were loaded so far.
+    #: Columns that a set's mapping does not name, of all splits that were loaded so far.
     unmapped: dict[str, list[str]] = field(default_factory=dict)
 
     def available(self) -> dict[str, list[str]]:
@@ -103,7 +103,8 @@ class HuggingFaceSource:
         mapped = {
             theirs if theirs in table.column_names else theirs.split(".")[0] for theirs in hub_set.mapping.values()
         }
-        self.unmapped[name] = [column for column in table.column_names if column not in mapped]
+        unmapped = [column for column in table.column_names if column not in mapped]
+        self.unmapped[name] = list(dict.fromkeys([*self.unmapped.get(name, ()), *unmapped]))
         lines = Lines(label)
         for number, row in enumerate(table, start=1):
             record = _mapped(row, hub_set.mapping)

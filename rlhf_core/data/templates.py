@@ -246,15 +246,16 @@ def chat_template(name: str) -> ChatTemplate:
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Returns tokens that no user text may produce: every special token but the one for unknown text.
+    """Returns tokens that no user text may produce: every special token but the one for unknown text, unless that one
+    also begins, ends or pads a sequence, as GPT-2's does.
 
     An added token that is not special, such as Qwen3's <think>, is text, and a text has it as one token.
     """
     special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     named: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    return {
-        token: index for token, index in {**special, **named}.items() if token.strip() and token != tokenizer.unk_token
-    }
+    marks = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    unknown = None if tokenizer.unk_token in marks else tokenizer.unk_token
+    return {token: index for token, index in {**special, **named}.items() if token.strip() and token != unknown}
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -43,12 +43,14 @@ class Sources:
         preference: rows {prompt, chosen, rejected} of the data set.
         samples: sampled solutions.
         teacher, generated: accepted rewrites of wrong ones, which change something.
+        file: where the preferences or solutions come from, for messages.
     """
 
     preference: Sequence[Row] = ()
     samples: Sequence[Row] = ()
     teacher: Sequence[Row] = ()
     generated: Sequence[Row] = ()
+    file: str | None = None
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Dpo(Checked):
                 remedy="Sample more solutions per question, or at a higher temperature",
             )
         chosen, rejected = ([encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
-        whole = whole_pairs(chosen, rejected, encoder.eos_id)
+        whole = whole_pairs(chosen, rejected, encoder.eos_id, file=sources.file)
         return Preferences(whole.chosen, whole.rejected, self.beta, whole.dropped)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.data.dialogue import dialogue_key, prompt_messages
 from rlhf_core.data.jsonl import BadRow
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError, RecipeError, hint
@@ -111,7 +112,8 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
                 remedy=f"{len(wrong)} of {total} rows are not pairs as '{found}' has them ({_reasons(wrong)}). "
                 f"{prompt_remedy(file, columns) if unnamed else 'Correct them'}",
             )  # fmt: skip
-        good = [record for number, record in lines.rows if number not in {row.row for row in bad}]
+        left_out = {row.row for row in bad}
+        good = [record for number, record in lines.rows if number not in left_out]
         for record in good:
             while record["id"] in seen:
                 record["id"] = f"{file.stem}-{record['id']}"
@@ -127,8 +129,8 @@ def gathered_pairs(files: Sequence[Path], columns: Mapping[str, str]) -> Gathere
             pairs.notes.append(f"bad     {file}: {len(bad)} rows left out ({_reasons(bad)}), in data/quarantine/")
     if not pairs.test:
         pairs.train, pairs.test = split_by_prompt(pairs.train, HELD_OUT_SHARE, MOST_HELD_OUT)
-    trained_on = {row["prompt"] for row in pairs.train}
-    if overlap := sum(row["prompt"] in trained_on for row in pairs.test):
+    trained_on = set(map(dialogue_key, pairs.train))
+    if overlap := sum(dialogue_key(row) in trained_on for row in pairs.test):
         pairs.notes.append(f"overlap {overlap} of {len(pairs.test)} held-out pairs ask prompts that are trained on")
     if len(pairs.train) < LEAST_PAIRS:
         prompts = len({str(row["prompt"]) for row in (*pairs.train, *pairs.test)})
@@ -218,7 +220,6 @@ def make_project(
     Raises:
         DataError, RecipeError, NumericsError: what cannot be used, before anything is written.
     """
-    from rlhf_core.data.dialogue import prompt_messages
     from rlhf_core.data.encoding import Encoder, Limits, whole_pairs
     from rlhf_core.data.templates import chat_template
     from rlhf_core.models.loading import trainable

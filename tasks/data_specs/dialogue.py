@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.dialogue import dialogue_key
 from rlhf_core.data.sources import HuggingFaceSource, Source
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
 from tasks.data_specs.benchmarks import code_benchmarks, dialogue_benchmarks, harness_rows
@@ -155,8 +155,12 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     if spec.held_out:
         rows = first_rows(held_out, spec.held_out, "held_out", f"the test split of {named}")
         sets["benchmarks/held_out"] = _held_out_items(rows)
-    held_out_sets = {name: sets[name] for name in sets if name == "preference.ood" or name.startswith("benchmarks/")}
-    return sets, facts | _overlap([*train, *prompts], held_out_sets)
+    held_out_sets = {
+        name: rows
+        for name, rows in sets.items()
+        if name in ("preference.validation", "preference.ood") or name.startswith("benchmarks/")
+    }
+    return sets, facts | _overlap([*fitted, *prompts], held_out_sets)
 
 
 def _unread(spec: RealSpec, source: Source, pairs: list[dict[str, Any]]) -> list[str]:
@@ -168,13 +172,11 @@ def _unread(spec: RealSpec, source: Source, pairs: list[dict[str, Any]]) -> list
 
 def _overlap(training: list[dict[str, Any]], held_out: Sets) -> dict[str, Any]:
     """Returns {overlap: rows of each held-out set whose first prompt is trained on}, empty without any."""
-
-    def asked(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-        messages = prompt_messages({"prompt": row["turns"][0], **row} if "turns" in row else row)
-        return tuple((message["role"], message["content"].strip()) for message in messages)
-
-    seen = set(map(asked, training))
-    counts = {name: sum(asked(row) in seen for row in rows) for name, rows in held_out.items()}
+    seen, counts = set(map(dialogue_key, training)), dict[str, int]()
+    for name, rows in held_out.items():
+        items = name.startswith("benchmarks/")
+        asked = ({"prompt": row["turns"][0], **row} if items else row for row in rows)
+        counts[name] = sum(dialogue_key(row) in seen for row in asked)
     found = {name: count for name, count in counts.items() if count}
     return {"overlap": found} if found else {}
 

@@ -6,10 +6,9 @@ Roles and contents alone make two dialogues the same; a row that would lose one 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
 from typing import Any
 
-from rlhf_core.data.dialogue import Message, prompt_messages, render_dialogue
+from rlhf_core.data.dialogue import Message, bare_messages, prompt_messages, render_dialogue
 from rlhf_core.data.schemas import Record
 from tasks.data_specs.pair_columns import is_messages
 
@@ -19,6 +18,12 @@ COMMON_BEGINNING = "texts with a common beginning"
 ANOTHER = "not in the format of the file's other rows"
 _OPENINGS = "the answers do not continue the same dialogue"
 _TWO_SYSTEMS = "the system text is not that of the dialogue"
+_NO_PROMPT = "the prompt is neither a text nor messages"
+#: Beginnings of the names of letters whose scripts have no blanks between words.
+_WITHOUT_BLANKS = (
+    "CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA LETTER", "KATAKANA LETTER",
+    "KATAKANA-HIRAGANA PROLONGED", "THAI ", "LAO ", "KHMER ", "MYANMAR ",
+)  # fmt: skip
 _ANSWER, _HUMAN = "\n\nAssistant:", "\n\nHuman:"
 
 
@@ -45,7 +50,8 @@ def pair_of(row: Record, form: str | None = None) -> Record | str:
     or why the row is not a pair. It is read in its most special format, if none is named."""
     form = form or form_of(row)
     if form is None:
-        return ANOTHER
+        prompt = row.get("prompt")
+        return ANOTHER if prompt is None or isinstance(prompt, str) or is_messages(prompt) else _NO_PROMPT
     made: Record | str = _answers(row)
     if form == "transcripts":
         made = _of_transcripts(row)
@@ -77,19 +83,22 @@ def _parted(chosen: str, rejected: str) -> Record:
     """Returns the pair of two texts whose prompt is what both begin with, up to the word in which they part."""
     alike = zip(chosen, rejected, strict=False)
     end = next((place for place, (one, other) in enumerate(alike) if one != other), min(len(chosen), len(rejected)))
-    while any(_is_inside_word(text, end) for text in (chosen, rejected)):
+    while not all(_is_between_words(text, end) for text in (chosen, rejected)):
         end -= 1
     return {"prompt": chosen[:end].strip(), "chosen": chosen[end:], "rejected": rejected[end:]}
 
 
-def _is_inside_word(text: str, place: int) -> bool:
-    """Returns whether a place is between two characters of one word; in scripts without blanks, such as Chinese, each
-    character is a word."""
-    return 0 < place < len(text) and all(map(_of_word, text[place - 1 : place + 1]))
-
-
-def _of_word(one: str) -> bool:
-    return unicodedata.category(one)[0] in "LNM" and unicodedata.east_asian_width(one) not in "WF"
+def _is_between_words(text: str, place: int) -> bool:
+    """Returns whether a place is at a blank or an end of a text. In scripts without blanks, such as Chinese and Thai,
+    each letter is a word, and a wide mark such as a full stop ends one."""
+    if place in (0, len(text)) or text[place - 1].isspace() or text[place].isspace():
+        return True
+    before, after = text[place - 1], text[place]
+    kind, next_kind = map(unicodedata.category, (before, after))
+    if kind in ("Po", "Pe") and unicodedata.east_asian_width(before) in "WF":
+        return True
+    letters = kind[0] in "LM" and next_kind[0] == "L"  # a mark belongs to the letter before it
+    return letters and all(unicodedata.name(one, "").startswith(_WITHOUT_BLANKS) for one in (before, after))
 
 
 def _with_system(pair: Record, system: Any) -> Record | str:
@@ -117,15 +126,17 @@ def _of_messages(row: Record) -> Record | str:
             return f"{name} does not end with a text of the assistant"
         before.append(opening)
         answers.append(last["content"])
-    if before[0] != before[1]:
-        return _OPENINGS
-    stated = row.get("prompt")
+    stated: Any = row.get("prompt", [])
     if isinstance(stated, str):
         stated = prompt_messages({"prompt": stated}) if stated.strip() else []
-    for turn in (*(stated or ()), *before[0]):
+    if stated != [] and not is_messages(stated):
+        return _NO_PROMPT
+    for turn in (*stated, *before[0], *before[1]):
         if turn["role"] not in ("system", "user", "assistant") or not isinstance(turn["content"], str):
             return f"a message of {str(turn['role'])[:20]} is not a text of system, user or assistant"
-    messages = _joined(stated or [], before[0])
+    if bare_messages(before[0]) != bare_messages(before[1]):
+        return _OPENINGS
+    messages = _joined(stated, before[0])
     if isinstance(messages, str):
         return messages
     if not messages or messages[-1]["role"] != "user":
@@ -137,18 +148,18 @@ def _of_messages(row: Record) -> Record | str:
 
 
 def _joined(stated: list[Message], opening: list[Message]) -> list[Message] | str:
-    """Returns the dialogue that a prompt and the messages before the answers state together: one may repeat a part of
-    the other and lack its system text."""
+    """Returns the dialogue that a prompt and the messages before the answers state together. They lack the system text
+    of the prompt or have one for it, and go on behind it from an answer, repeat its end from a turn of the user, or
+    have it as their beginning or end."""
     sides = [(turns[:1], turns[1:]) if turns and turns[0]["role"] == "system" else ([], turns)
              for turns in (stated, opening)]  # fmt: skip
     (own, asked), (other, before) = sides
-    if own and other and _bare(own) != _bare(other):
+    if own and other and bare_messages(own) != bare_messages(other):
         return _TWO_SYSTEMS
-    short, long = sorted((asked, before), key=len)
-    if _bare(short) not in (_bare(long[: len(short)]), _bare(long[len(long) - len(short) :])):
+    system = own or other
+    if asked and before and asked[-1]["role"] == "user" and before[0]["role"] == "assistant":
+        return [*system, *asked, *before]
+    short, long = sorted((bare_messages(asked), bare_messages(before)), key=len)
+    if short not in (long[len(long) - len(short) :], long[: len(asked)]):
         return "the prompt is not the dialogue before the answers"
-    return [*(own or other), *long]
-
-
-def _bare(messages: Iterable[Message]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"].strip()) for message in messages]
+    return [*system, *max(before, asked, key=len)]

@@ -38,36 +38,69 @@ def read_rows(file: Path) -> Lines:
     return READERS.get(names[-1] if names else "", read_lines)(file)
 
 
-def _text(file: Path) -> str:
-    """Returns the text of a file, also of a compressed one, without a byte order mark."""
+def _unpacked(file: Path) -> bytes:
+    """Returns the bytes of a file, also of a compressed one."""
     try:
         with open_bytes(file) as stream:
-            return stream.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error})", file=str(file), remedy="Convert it, for example by iconv") from None
+            return stream.read()
     except (OSError, *DAMAGED) as error:
         raise DataError(f"cannot be read ({error})", file=str(file), remedy="Copy or download it again") from None
 
 
+def _text(file: Path) -> str:
+    """Returns the text of a file without a byte order mark."""
+    try:
+        return _unpacked(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error})", file=str(file), remedy="Convert it, for example by iconv") from None
+
+
 def _json(file: Path) -> Lines:
     """Returns the rows of a JSON list, also in an object of one key; or of one object a line, as some files are."""
-    text, remedy = _text(file), "It needs one list of objects"
+    text, remedy, twice = _text(file), "It needs one list of objects", list[_Twice]()
+
+    def once(pairs: list[tuple[str, Any]]) -> Any:
+        try:
+            return each_key_once(pairs)
+        except KeyError:
+            twice.append(_Twice(pairs))
+            return twice[-1]
+
     try:
-        content = json.loads(text, object_pairs_hook=each_key_once)
-    except KeyError as error:
-        remedy = "Keep one of its values"
-        raise DataError("a row has this field twice", file=str(file), field=error.args[0], remedy=remedy) from None
+        content = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
             return read_lines(file)
         raise DataError(f"not valid JSON ({error})", file=str(file), remedy=remedy) from None
-    if isinstance(content, Mapping) and len(content) == 1 and next(iter(content)) in _ROWS:
+    if type(content) is dict and len(content) == 1 and next(iter(content)) in _ROWS:
         content = next(iter(content.values()))
     if not isinstance(content, list):
         raise DataError("not a list of rows", file=str(file), remedy=remedy)
-    rows = list(enumerate(content, start=1))
-    broken = [BadRow(number, "", "not a JSON object", row) for number, row in rows if not isinstance(row, dict)]
-    return Lines(str(file), [(number, row) for number, row in rows if isinstance(row, dict)], broken)
+    lines = Lines(str(file))
+    for number, row in enumerate(content, start=1):
+        if twice and (key := _key_twice(row)) is not None:
+            lines.broken.append(BadRow(number, key, "set twice", row))
+        elif isinstance(row, dict):
+            lines.rows.append((number, row))
+        else:
+            lines.broken.append(BadRow(number, "", "not a JSON object", row))
+    return lines
+
+
+class _Twice(dict[str, Any]):
+    """An object of JSON that has a key twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]):
+        super().__init__(pairs)
+        self.key = Counter(name for name, _ in pairs).most_common(1)[0][0]
+
+
+def _key_twice(value: Any) -> str | None:
+    """Returns a key that an object in a value of JSON has twice, if any."""
+    if isinstance(value, _Twice):
+        return value.key
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((key for one in inner if (key := _key_twice(one)) is not None), None)
 
 
 def _table(separator: str) -> Callable[[Path], Lines]:
@@ -98,35 +131,51 @@ def _table(separator: str) -> Callable[[Path], Lines]:
     return read
 
 
-def _columns(file: Path) -> Lines:
-    """Returns the rows of a Parquet file, or of an Arrow file as `datasets` writes it."""
-    import pyarrow
+def _parquet(file: Path) -> Lines:
     from pyarrow.parquet import read_table
 
-    parquet = file.suffix == ".parquet"
+    return _columns(file, "Parquet", read_table)
+
+
+def _arrow(file: Path) -> Lines:
+    """Returns the rows of an Arrow file as `datasets` writes it."""
+    import pyarrow
+
+    return _columns(file, "Arrow", lambda content: pyarrow.ipc.open_stream(content).read_all())
+
+
+def _columns(file: Path, kind: str, read: Callable[[Any], Any]) -> Lines:
+    import pyarrow
+
+    content = pyarrow.BufferReader(_unpacked(file))
     try:
-        rows = (read_table(file) if parquet else pyarrow.ipc.open_stream(file.read_bytes()).read_all()).to_pylist()
+        rows = read(content).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        kind = "Parquet" if parquet else "Arrow"
         raise DataError(f"not readable as {kind} ({error})", file=str(file), remedy="Save it again") from None
     return Lines(str(file), [(number, _plain(row)) for number, row in enumerate(rows, start=1)])
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it: dates and decimal numbers as text, bytes as nothing."""
+    """Returns a value as JSON has it: dates, decimal numbers and bytes of UTF-8 as text; of other bytes their number,
+    which no text of a pair is."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return None if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"bytes": len(value)}
 
 
 #: Readers by the end of a file's name, without those of compressed files; others are JSON Lines.
 READERS: Mapping[str, Callable[[Path], Lines]] = {
-    ".parquet": _columns,
-    ".arrow": _columns,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
     ".json": _json,
     ".csv": _table(","),
     ".tsv": _table("\t"),

@@ -21,12 +21,22 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from rlhf_core.data.dialogue import dialogue_key
 from rlhf_core.data.jsonl import BadRow, Lines
 from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError
-from tasks.data_specs.pair_columns import ALIASES, LISTS, extra_keys, is_messages, parse_structured, plain_row, renamed
+from tasks.data_specs.pair_columns import (
+    LISTS,
+    extra_keys,
+    has_tools,
+    is_messages,
+    parse_structured,
+    plain_row,
+    renamed,
+)
 from tasks.data_specs.pair_dialogues import ANOTHER, COMMON_BEGINNING, form_of, pair_of
 from tasks.data_specs.pair_files import read_rows
+from tasks.data_specs.pair_verdicts import TWO_ANSWERS, as_number
 
 #: Fields of pairs elsewhere that have another meaning or form here.
 _NOT_OURS = (
@@ -36,7 +46,6 @@ _NOT_OURS = (
 #: Why a row is not a pair.
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _TOOLS = "has tools, which a prompt here cannot offer"
-_NO_TOOLS: tuple[Any, ...] = (None, "", [], {})
 #: Columns of a pair's scores, which records keep.
 _SCORED = ("score_chosen", "score_rejected")
 #: Rows by which a file's format is recognised.
@@ -44,48 +53,6 @@ _LOOKED_AT = 20
 
 
 # --- several answers ---------------------------------------------------------------------------------------------
-
-
-def _number(value: Any) -> float:
-    """Returns a number, also one that is written as text or as a truth value; NaN for anything else."""
-    try:
-        return float(value) if isinstance(value, int | float | str) else math.nan
-    except ValueError:
-        return math.nan
-
-
-def _one_of(first: float, second: float) -> Callable[[Any], float]:
-    """Returns which side a column names by one of two numbers."""
-    return lambda value: {first: 1.0, second: -1.0}.get(_number(value), math.nan)
-
-
-def _less(value: Any) -> float:
-    return -_number(value)
-
-
-def _difference(one: Any, other: Any) -> float:
-    return _number(one) - _number(other)
-
-
-def _winner(value: Any) -> float:
-    """Returns which side an arena's verdict names."""
-    said = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
-    return {"a": 1.0, "b": -1.0}.get(said, 0.0 if "tie" in said or "both" in said else math.nan)
-
-
-#: Two answers: title; columns of the prompt and of both answers; columns that say which is better, and their values as
-#: a number: above 0 the first is better, below 0 the second, 0 neither; NaN of values that say nothing.
-TWO_ANSWERS: tuple[tuple[str, tuple[str, str, str], tuple[str, ...], Callable[..., float]], ...] = (
-    ("SHP", ("history", "human_ref_A", "human_ref_B"), ("labels",), _one_of(1, 0)),
-    ("PKU-SafeRLHF", ("prompt", "response_0", "response_1"), ("better_response_id",), _one_of(0, 1)),
-    ("WebGPT", ("prompt", "answer_0", "answer_1"), ("score_0", "score_1"), _difference),
-    ("HelpSteer2", ("prompt", "response_1", "response_2"), ("preference_strength",), _less),
-    ("HelpSteer3", ("context", "response1", "response2"), ("overall_preference",), _less),
-    ("AlpacaFarm", ("prompt", "output_1", "output_2"), ("preference",), _one_of(1, 2)),
-    ("an arena's conversations", ("conversation_a", "conversation_a", "conversation_b"), ("winner",), _winner),
-    ("an arena", ("prompt", "response_a", "response_b"), ("winner",), _winner),
-    ("an arena's votes", ("prompt", "response_a", "response_b"), ("winner_model_a", "winner_model_b"), _difference),
-)
 
 
 #: Of each answer of a list, the text, its rank from the best, or its score.
@@ -100,18 +67,18 @@ def _graded(one: Any) -> tuple[float, float | None, str] | None:
         return None
     for names, sign in ((_RANKS, -1.0), (_SCORES, 1.0)):
         for name in names:
-            if not math.isnan(value := _number(one.get(name))):
+            if not math.isnan(value := as_number(one.get(name))):
                 return sign * value, value if sign > 0 else None, text
     return None
 
 
-def _graded_list(row: Record) -> list[tuple[float, float | None, str]]:
-    """Returns the graded answers of a row's list; none without a prompt or a list of answers with texts."""
+def _graded_list(row: Record) -> tuple[str, list[tuple[float, float | None, str]]]:
+    """Returns the column of a row's list, and its graded answers; none without a prompt or answers with texts."""
     for name in LISTS if "prompt" in row else ():
         answers: Any = row.get(name)
         if is_messages(answers) and (found := [grade for one in answers if (grade := _graded(one)) is not None]):
-            return found
-    return []
+            return name, found
+    return "", []
 
 
 def _of_two(
@@ -133,7 +100,7 @@ def _system(row: Record) -> Record:
 
 def _of_list(row: Record) -> Record | str:
     """Returns the best answer of a row's list beside its worst."""
-    found = _graded_list(row)
+    _, found = _graded_list(row)
     if len(found) < 2 or len({shown is None for _, shown, _ in found}) == 2:  # ranks and scores are not compared
         return NO_VERDICT
     (high, shown_high, chosen), (low, shown_low, rejected) = (pick(found, key=itemgetter(0)) for pick in (max, min))
@@ -161,7 +128,7 @@ def _readings(row: Record) -> dict[str, Callable[[], Record | str]]:
     for title, columns, verdict, better in TWO_ANSWERS:
         if all(name in row for name in (*columns, *verdict)):
             found[title] = partial(_of_two, row, columns, verdict, better)
-    if _graded_list(row):
+    if _graded_list(row)[1]:
         found[_LIST_TITLE] = partial(_of_list, row)
     return found
 
@@ -218,10 +185,10 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> PairFile:
         _refuse(Lines(lines.file, lines.rows if rows else [], broken))
     title = max(_TITLES, key=fitting.__getitem__)
     made: list[tuple[int, Record]] = []
-    known, read = set[str](), _columns_read(title)
+    known, read = set[str](), _columns_read(title, (row for _, row in rows))
     for (number, row), found in zip(rows, readings, strict=True):
         pair = found[title]() if title in found else _not_fitting(row, title)
-        if row.get("tools") not in _NO_TOOLS:
+        if has_tools(row):
             pair = _TOOLS
         if isinstance(pair, str):
             broken.append(BadRow(number, "", pair, row))
@@ -234,17 +201,19 @@ def read_pairs(file: Path, columns: Mapping[str, str]) -> PairFile:
     return PairFile(title, Lines(str(file), made, broken), _unread(named, read))
 
 
-def _columns_read(title: str) -> set[str]:
-    """Returns the columns, by our names, that a format reads."""
-    read = {*ALIASES, "id", "source", "tools", *_SCORED}
-    read |= {name for one, columns, verdict, _ in TWO_ANSWERS if one == title for name in (*columns, *verdict)}
-    return read | ({*LISTS} if title == _LIST_TITLE else set())
+def _columns_read(title: str, rows: Iterable[Record]) -> set[str]:
+    """Returns the columns of rows, by our names, that a format reads."""
+    read = {"system", "id", "source", "tools", *_SCORED}
+    if title == _LIST_TITLE:
+        return read | {"prompt", *(_graded_list(row)[0] for row in rows)}
+    of_two = (name for one, columns, verdict, _ in TWO_ANSWERS if one == title for name in (*columns, *verdict))
+    return read | ({*of_two} or {"prompt", "chosen", "rejected"})
 
 
 def _unread(rows: Iterable[tuple[int, Record]], read: Collection[str]) -> list[str]:
     """Returns the columns of rows, and keys of their messages, that a format does not read."""
-    found = [name for _, row in rows for name in (*(name for name in row if name not in read), *extra_keys(row))]
-    return list(dict.fromkeys(found))
+    columns = (name for _, row in rows for name in (*(n for n in row if n not in read), *extra_keys(row, read)))
+    return list(dict.fromkeys(columns))
 
 
 def prompt_remedy(file: Path, columns: Mapping[str, str]) -> str:
@@ -266,7 +235,10 @@ def _not_fitting(row: Record, title: str) -> Record | str:
 
 def _record(made: Record, row: Record, read: Collection[str], file: Path, number: int) -> Record:
     """Returns what a row's format gives as a record, with the row's other fields and its id and source."""
-    own = {name: value for name, value in row.items() if name in _SCORED or name not in (*read, *_NOT_OURS)}
+    own = {name: value for name, value in row.items() if name not in (*read, *_NOT_OURS)}
+    for score in _SCORED:
+        if (value := row.get(score)) is not None:
+            own[score] = value if not isinstance(value, str) or math.isnan(as_number(value)) else as_number(value)
     name, source = row.get("id"), row.get("source")
     identity = str(name) if isinstance(name, str | int | float) and str(name).strip() else f"{file.stem}-{number:06d}"
     return {**own, **made, "id": identity, "source": source if isinstance(source, str) and source else file.name}
@@ -277,7 +249,8 @@ def _refuse(lines: Lines) -> NoReturn:
     if not lines.rows:
         first = lines.broken[0] if lines.broken else None
         problem = "the file has no rows" if first is None else first.reason
-        raise DataError(problem, file=lines.file, row=None if first is None else first.row, remedy=EXPECTED)
+        place, field = (None, None) if first is None else (first.row, first.field or None)
+        raise DataError(problem, file=lines.file, row=place, field=field, remedy=EXPECTED)
     number, row = lines.rows[0]
     texts = {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in list(row.items())[:6]}
     shown = ", ".join(f"{name}: {text if len(text) <= 40 else f'{text[:37]}...'}" for name, text in texts.items())
@@ -291,7 +264,9 @@ def split_by_prompt(records: Sequence[Record], share: float, most: int) -> tuple
 
     A share of the prompts is held out, at least one and at most `most`.
     """
-    prompts = list(dict.fromkeys(str(record["prompt"]) for record in records))
+    keys = [dialogue_key(record) for record in records]
+    prompts = list(dict.fromkeys(keys))
     count = min(most, max(1, round(share * len(prompts))))
     held = set(random.Random("held-out prompts").sample(prompts, min(count, len(prompts))))
-    return [row for row in records if row["prompt"] not in held], [row for row in records if row["prompt"] in held]
+    train = [row for row, key in zip(records, keys, strict=True) if key not in held]
+    return train, [row for row, key in zip(records, keys, strict=True) if key in held]

@@ -53,7 +53,7 @@ def supervised_trainer(row: RowTraining) -> Learn:
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> Metrics:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
-        sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
+        sources = replace(folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else []), file=str(file))
         freeze(run.reference.model)
         kind = str(row.recipe.optimiser["kind"]).rpartition(":")[2]
         examples = learned.examples(sources, run.encoder)

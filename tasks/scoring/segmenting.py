@@ -64,11 +64,13 @@ class Reading:
             raise RecipeError("the reward model cuts by entropies: give --entropies")
         return load_entropies(folder, split)
 
-    def pairs(self, rows: list[PreferencePair], entropies: list[list[float]] | None) -> SegmentedPairs:
+    def pairs(
+        self, rows: list[PreferencePair], entropies: list[list[float]] | None, file: Path | None = None
+    ) -> SegmentedPairs:
         """Returns both responses of every pair that the limits leave whole, encoded and cut; `entropies` are of all
-        pairs."""
+        pairs, which come from `file`."""
         chosen, rejected = ([self.encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
-        whole = whole_pairs(chosen, rejected, self.encoder.eos_id)
+        whole = whole_pairs(chosen, rejected, self.encoder.eos_id, file=file and str(file))
         if entropies is not None:
             entropies = [entropies[start + i] for start in (0, len(rows)) for i in whole.kept]
         cut = self.cut([*whole.chosen, *whole.rejected], entropies)

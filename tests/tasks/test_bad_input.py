@@ -112,7 +112,8 @@ def test_every_reader_of_pairs_leaves_out_those_that_the_limits_destroy(golden: 
     encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
     entropies = [[float(place)] * len(one.response) for place, one in enumerate(encoded)]
     write_jsonl(tmp_path / "pairs.jsonl", rows)
-    read = Reading(encoder, build_segmenter({"kind": "entropy", "cutoff": 1.5})).pairs(rows, entropies)
+    reading = Reading(encoder, build_segmenter({"kind": "entropy", "cutoff": 1.5}))
+    read = reading.pairs(rows, entropies)
     assert (read.rows, read.count, read.dropped) == (rows[1:], 1, 1)
     learned = Dpo(beta=0.1).examples(Sources(preference=rows), encoder)
     found, dropped = _whole_pairs(encoder, tmp_path / "pairs.jsonl")
@@ -120,4 +121,10 @@ def test_every_reader_of_pairs_leaves_out_those_that_the_limits_destroy(golden: 
     sides = [[encoder.sequence(rows[1], rows[1][side])] for side in ("chosen", "rejected")]
     assert learned.dropped == dropped == 1
     assert [one.sequence for one in read.sequences] == [*sides[0], *sides[1]]
+    assert read.spans == reading.cut([*sides[0], *sides[1]], [entropies[1], entropies[3]])[1]
+    assert len(read.spans[0]) < len(read.spans[1])
+    with pytest.raises(DataError, match=r"file pairs\.jsonl.*none of 1 pairs"):
+        reading.pairs(rows[:1], [entropies[0], entropies[2]], Path("pairs.jsonl"))
+    with pytest.raises(DataError, match=r"file pairs\.jsonl.*none of 1 pairs"):
+        Dpo(beta=0.1).examples(Sources(preference=rows[:1], file="pairs.jsonl"), encoder)
     assert sides == aspect == [learned.chosen, learned.rejected]

@@ -115,8 +115,11 @@ def test_real_questions_become_labelled_answers_and_pairs(real_data: Path, tmp_p
 
 
 def test_columns_that_nothing_reads_and_held_out_prompts_that_are_trained_on_are_recorded(tmp_path: Path) -> None:
-    row = {"chosen": "Yes.", "rejected": "No.", "source": "made up", "label": 1, "score_chosen": 2.0}
-    asked = {"train": [f"Why {i}?" for i in range(20)], "test": ["Why 3?", "Who?", "Human: Why 4?\n\nAssistant:"]}
+    row = {"chosen": "Yes.", "rejected": "No.", "source": "made up", "turns": 1, "label": 1, "score_chosen": 2.0}
+    asked = {
+        "train": [*(f"Why {i}?" for i in range(19)), " Why 2?"],
+        "test": ["Why 3?", "Who?", "Human: Why 4?\n\nAssistant:", "Why 18?"],
+    }
     for split, prompts in asked.items():
         rows = [{**row, "id": f"{split}-{i}", "prompt": prompt} for i, prompt in enumerate(prompts)]
         (tmp_path / f"pairs.{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -125,8 +128,10 @@ def test_columns_that_nothing_reads_and_held_out_prompts_that_are_trained_on_are
         "preference": ["pairs"], "validation_share": 0.1, "benchmark_rows": 1, "unread": ["prompt_id"], "held_out": 2,
     }  # fmt: skip
     _, facts = prepared(tmp_path, spec)
-    assert facts["unread"] == ["prompt_id", "label"]
-    assert facts["overlap"] == {"preference.ood": 2, "benchmarks/alpaca": 1, "benchmarks/held_out": 1}
+    assert facts["unread"] == ["prompt_id", "turns", "label"]
+    assert facts["overlap"] == {
+        "preference.validation": 1, "preference.ood": 2, "benchmarks/alpaca": 1, "benchmarks/held_out": 1
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["tatoeba_es_en", "eutrans_es_en", "wmt_es_en"])

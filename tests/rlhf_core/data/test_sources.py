@@ -96,6 +96,14 @@ def test_columns_are_mapped_by_dotted_paths(tmp_path: Path) -> None:
     assert prompt_messages(second) == their_row(1)["chosen"][:-1]
 
 
+def test_columns_that_the_mapping_leaves_out_are_of_all_splits(tmp_path: Path) -> None:
+    source = hub_source(tmp_path, MAPPING, [their_row(0) | {"annotator": "x"}])
+    source.unmapped["theirs"] = ["of another split"]
+    source.load("theirs", "train")
+    assert source.unmapped["theirs"][0] == "of another split"
+    assert "annotator" in source.unmapped["theirs"]
+
+
 def test_a_text_is_followed_as_a_dialogue(tmp_path: Path) -> None:
     """HH-Golden's columns are whole dialogues as text."""
     opening = "\n\nHuman: Q\n\nAssistant: A\n\nHuman: More.\n\nAssistant:"

@@ -148,3 +148,15 @@ def test_a_template_without_what_it_needs_is_refused(tokenizer: Any) -> None:
         chat_template("phi-3")
     with pytest.raises(DataError, match="no system turn"):
         chat_template("plain").prompt_ids(tokenizer, [{"role": "system", "content": "x"}, *USER])
+
+
+@pytest.mark.parametrize("mark", ["eos_token", "bos_token", "pad_token"])
+def test_a_token_for_unknown_text_that_also_marks_a_sequence_is_no_text(mark: str) -> None:
+    tokenizer = train_byte_level_bpe(TEXTS, 300, ["<|endoftext|>"])
+    tokenizer.add_special_tokens({"unk_token": "<|endoftext|>"})
+    mark_id = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    assert mark_id not in control_tokens(tokenizer).values()
+    tokenizer.add_special_tokens({mark: "<|endoftext|>"})
+    ids = encode_pieces(tokenizer, [Piece("a<|endoftext|>b", trusted=False)])
+    assert mark_id not in ids
+    assert tokenizer.decode(ids) == "a<|endoftext|>b"
