@@ -153,9 +153,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = Path.cwd().resolve()
     try:
-        client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
         with in_turn(root / FOLDER / "lock", "another `rewardsmith up` or `down` runs here"):
             if options.what == "up":
+                client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
                 up(root, {name: getattr(options, f"{name}_port") for name in PORTS})
             else:
                 down(root)
