@@ -1,10 +1,12 @@
 """Prefect flows: they pass paths, digests and names, never tensors.
 
 Importing this package sets what every process of a flow needs before Prefect is imported: no telemetry, and
-Prefect's own files in the working tree (`.work/prefect`) unless PREFECT_HOME or PREFECT_API_URL say otherwise.
+Prefect's own files in the working tree (`.work/prefect`, mode 0700) unless PREFECT_HOME or PREFECT_API_URL say
+otherwise.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 DEFAULTS = {
@@ -20,6 +22,9 @@ DEFAULTS = {
 }
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
-if "PREFECT_API_URL" not in os.environ:
-    _home = Path(os.environ.setdefault("PREFECT_HOME", str(Path.cwd() / ".work" / "prefect")))
+if not {"PREFECT_API_URL", "PREFECT_HOME"} & {*os.environ}:
+    _home = Path.cwd() / ".work" / "prefect"
     _home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(PermissionError):  # another user's; the server says that it cannot write there
+        _home.chmod(0o700)
+    os.environ["PREFECT_HOME"] = str(_home)

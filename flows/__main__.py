@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from flows.working_tree import end_orphans, mark
 from rlhf_core.errors import RewardsmithError, prints_errors
@@ -32,25 +32,36 @@ CALLS = {
 }
 #: Exit status of a run that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED_TEXT = "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there"
 
 
-def _end_without_server(error: BaseException) -> NoReturn:
-    """Ends the process as the run has ended whose state a Prefect server that has gone did not take.
+def _end_without_server(error: BaseException) -> int:
+    """Says how a run ended whose state the Prefect server did not take; returns its exit status."""
+    import httpx
 
-    What Prefect would still send at the process's end is given up: each request would wait for the server.
-    """
     from flows.scheduler import ENDED_WELL
 
     failure: BaseException | None = error
-    while failure is not None and not isinstance(failure, RewardsmithError):
+    while failure is not None and not isinstance(failure, RewardsmithError | KeyboardInterrupt | SystemExit):
         failure = failure.__context__
     if ENDED_WELL:
         print(ENDED_WELL[-1], flush=True)
+        status = 0
+    elif isinstance(failure, RewardsmithError):
+        print(f"error: {failure}", file=sys.stderr)
+        status = failure.exit_status
+    elif failure is not None:
+        print(INTERRUPTED_TEXT, file=sys.stderr)
+        status = failure.code if isinstance(failure, SystemExit) and isinstance(failure.code, int) else INTERRUPTED
     else:
+        traceback.print_exception(error)
         again = "the run did not end; run the same command again: what has a result does not run again"
-        print(f"error: {failure or again}", file=sys.stderr)
-    print(f"note: the Prefect server has gone ({error}), so its pages lack the end of the run", file=sys.stderr)
-    os._exit(0 if ENDED_WELL else failure.exit_status if failure else 1)
+        print(f"error: {again}", file=sys.stderr)
+        status = 1
+    how = "has gone" if isinstance(error, httpx.ConnectError) else "did not answer"
+    why = str(error) or type(error).__name__
+    print(f"note: the Prefect server {how} ({why}), so its pages lack the end of the run", file=sys.stderr)
+    return status
 
 
 @prints_errors
@@ -73,10 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module, _, function = CALLS[call].partition(":")
         text = getattr(importlib.import_module(module), function)(**json.loads(parameters))
     except KeyboardInterrupt:
-        print(
-            "interrupted; run the same command again to continue: a stage with a checkpoint goes on from there",
-            file=sys.stderr,
-        )
+        print(INTERRUPTED_TEXT, file=sys.stderr)
         return INTERRUPTED
     except Abort as error:
         print(f"error: {error}", file=sys.stderr)
@@ -84,7 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingResult:  # Prefect sent the final state twice, as the server answered late; the second lacks its text
         text = "the run ended well; its stages are listed above"
     except httpx.TransportError as error:
-        _end_without_server(error)
+        status = _end_without_server(error)
+        if isinstance(error, httpx.ConnectError):  # what Prefect sends at the process's end would wait for the server
+            os._exit(status)
+        return status
     if text is not None:
         print(text)
     return 0

@@ -50,7 +50,7 @@ def run_modules(root: Path, *calls: Call) -> list[str]:
     return [str(state.result(raise_on_failure=False)) for state in ended]
 
 
-@task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
+@task(name="after-the-stages", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
 def run_module(module: str, arguments: Sequence[str], number: int, root: Path, running: RunningStages) -> None:
     """Runs one module as a stage runs, with the code of this project; `number` is for its log.
 

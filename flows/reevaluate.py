@@ -110,9 +110,11 @@ def send_alerts(model: Registered, record: Mapping[str, Any]) -> list[str]:
     if alerts and (webhook := os.environ.get("REWARDSMITH_WEBHOOK")):
         content = {"model": model.name, **identity, "alerts": [*alerts]}
         try:
-            post(client(1), webhook, 20, json=content).raise_for_status()
+            answer = post(client(1), webhook, 20, json=content)
         except (CallFailed, httpx.HTTPError) as error:
             return [f"the webhook did not take the alert: {error}"]
+        if not answer.is_success:  # without the address, which may hold a secret
+            return [f"the webhook did not take the alert: it answered with status {answer.status_code}"]
     return []
 
 

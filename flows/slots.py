@@ -23,6 +23,8 @@ from tasks.running import machine
 POLL_SECONDS = 1.0
 #: Seconds for which a killed process still holds its slots; Prefect accepts no less.
 LEASE_SECONDS = 60.0
+#: When a Prefect server was first asked in vain since it last answered, by address.
+_SILENT_SINCE: dict[str, float] = {}
 REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.deployments`, which creates it"
 
 
@@ -90,12 +92,15 @@ def make_limits(client: Any, name: str) -> None:
 
 
 @contextmanager
-def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Grant]:
-    """Holds what a run grants, once no other run of this machine holds it; without a platform, or after its server has
-    gone, at once.
+def shared(
+    grant: Grant, cancelled: Callable[[], bool] = lambda: False, patience: float = LEASE_SECONDS
+) -> Iterator[Grant]:
+    """Holds what a run grants, once no other run of this machine holds it; without a platform at once.
 
     Args:
         cancelled: says when to wait no longer.
+        patience: seconds without a server at the address after which nothing is shared any more; a server that starts
+            again has all leases.
 
     Yields:
         the grant with the GPUs that are held: any free ones serve.
@@ -104,32 +109,42 @@ def shared(grant: Grant, cancelled: Callable[[], bool] = lambda: False) -> Itera
         RewardsmithError: a limit is missing, or the run was cancelled.
     """
     name = os.environ.get("REWARDSMITH_SLOTS")
+    if not name:
+        yield grant
+        return
     while not cancelled():
-        if not name or _server_has_gone():
+        if (silent := _silence()) is None:
+            with ExitStack() as held:
+                if (given := _held(grant, name, held)) is not None:
+                    yield given
+                    return
+        elif silent >= patience:
             yield grant
             return
-        with ExitStack() as held:
-            if (given := _held(grant, name, held)) is not None:
-                yield given
-                return
         time.sleep(POLL_SECONDS)
     raise RewardsmithError("it waited for slots of this machine and was ended with its run")
 
 
-def _server_has_gone() -> bool:
-    """Returns whether nothing listens at the Prefect server's address any more."""
+def _silence() -> float | None:
+    """Returns the seconds since nothing listens at the Prefect server's address; None while something does."""
     import httpx
 
+    address, now = os.environ["PREFECT_API_URL"], time.monotonic()
     try:
-        httpx.get(f"{os.environ['PREFECT_API_URL']}/health", timeout=20, verify=False)
-    except httpx.HTTPError as error:
-        return isinstance(error, httpx.ConnectError)
-    return False
+        with httpx.stream("GET", f"{address}/health", timeout=20, verify=False):
+            pass
+    except httpx.ConnectError:
+        return now - _SILENT_SINCE.setdefault(address, now)
+    except httpx.HTTPError:
+        pass  # a slow server holds its leases
+    _SILENT_SINCE.pop(address, None)
+    return None
 
 
 @contextmanager
 def granted(name: str, needs: Mapping[str, float]) -> Iterator[Grant]:
-    """Holds the cores, GPUs and memory of this machine that a stage needs, which it waits for.
+    """Holds the cores, GPUs and memory of this machine that a stage needs; waits for them, and for a server that has
+    gone.
 
     Raises:
         RewardsmithError: the machine never has them.
@@ -138,7 +153,7 @@ def granted(name: str, needs: Mapping[str, float]) -> Iterator[Grant]:
     slots.refuse_impossible(name, needs)
     grant = slots.take(needs)
     assert grant is not None, "nothing else has taken from it"
-    with shared(grant) as given:
+    with shared(grant, patience=math.inf) as given:
         yield given
 
 
@@ -156,7 +171,7 @@ def _held(grant: Grant, name: str, held: ExitStack) -> Grant | None:
 
 
 def _take(limit: str, count: int, held: ExitStack) -> bool:
-    """Takes slots of a limit; returns whether there were any.
+    """Takes slots of a limit; returns whether there were any, and a server that gave them.
 
     Raises:
         RewardsmithError: there is no such limit.
@@ -168,16 +183,24 @@ def _take(limit: str, count: int, held: ExitStack) -> bool:
     slots = concurrency(
         limit, count, max_retries=0, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
     )
-    held.enter_context(suppress(httpx.TransportError))  # of a release that a gone server does not hear: leases end
     try:
-        held.enter_context(slots)
+        slots.__enter__()
     except ConcurrencySlotAcquisitionError as error:
         answer = getattr(error.__cause__, "response", None)
-        if answer is not None and answer.status_code == httpx.codes.LOCKED:
+        if isinstance(error.__cause__, httpx.TransportError) or (
+            answer is not None and answer.status_code == httpx.codes.LOCKED
+        ):
             return False
         if error.__cause__ is not None:
             raise
         raise RewardsmithError(
             f"the limit '{limit}' does not exist on the Prefect server, so nothing would keep jobs apart. {REMEDY}"
         ) from None
+
+    def release(*raised: Any) -> bool:
+        with suppress(httpx.TransportError):  # a server that has gone does not hear it; the lease ends
+            slots.__exit__(*raised)
+        return False
+
+    held.push(release)
     return True

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 
-from flows.scheduler import RunFailed, RunSummary, run_stale
+from flows.scheduler import ENDED_WELL, RunFailed, RunSummary, run_stale
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.commands.study import print_tuning
 from tasks.params.studies import StudySpec, read_study, study_file
@@ -97,14 +97,15 @@ def run_world(root: Path, registration: Registration, spec: StudySpec, seed: int
 @flow(name="study", flow_run_name="study {registration.study}", persist_result=False, validate_parameters=False)
 def train_worlds(
     root: Path, file: Path, registration: Registration, spec: StudySpec, seeds: Sequence[int], pilot: bool, keep: bool
-) -> list[Path]:
-    """Trains the worlds of some seeds; returns the files of their records."""
+) -> str:
+    """Trains the worlds of some seeds; returns a line on the files of their records."""
     written = []
     for seed in seeds:
         if registration_of(root, file).digest != registration.digest:
             raise RecipeError(f"studies/{registration.study}.yaml was changed since this command began; start it again")
-        written.append(run_world(root, registration, spec, seed, pilot=pilot, keep=keep))
-    return written
+        written.append(str(run_world(root, registration, spec, seed, pilot=pilot, keep=keep)))
+    ENDED_WELL.append(f"{registration.study}: wrote {', '.join(written)}; commit them: git add reference/studies")
+    return ENDED_WELL[-1]
 
 
 def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: bool = False) -> str:
@@ -130,7 +131,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
     now = without if pilots else without[:worlds]
     written = train_worlds(root, file, registration, spec, now, bool(pilots), keep)
     left = f"; {len(without) - len(now)} of {spec.worlds} worlds left" if len(without) > len(now) else ""
-    return f"{registration.study}: wrote {', '.join(map(str, written))}; commit them: git add reference/studies{left}"
+    return written + left
 
 
 # --- tuning ------------------------------------------------------------------------------------------------------
@@ -177,6 +178,7 @@ def tune(name: str, plan: TuningPlan, record: Record, root: Path) -> None:
     """Runs the trials of a study that have not run, and adds them to the record."""
     for seed, missing in missing_trials(record):
         run_trials(root, plan, record, seed, missing)
+    ENDED_WELL.append(f"{name}: every trial has run; the same command prints the trials, and does what is left")
 
 
 def tune_rows(name: str, trials: int, seeds: Sequence[int], write: bool = False, keep: bool = False) -> str | None:

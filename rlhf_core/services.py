@@ -251,7 +251,7 @@ def client(concurrency: int, headers: Mapping[str, str] | None = None) -> httpx.
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     try:
         return httpx.Client(limits=limits, headers={"Accept-Encoding": "gzip", **(headers or {})})
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
         raise RecipeError(
             f"a proxy or certificate of the environment cannot be used ({error}); correct or unset ALL_PROXY, "
             "HTTP_PROXY, HTTPS_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"

@@ -21,7 +21,7 @@ from flows.deployments import reevaluation_settings
 from flows.servers import processes
 from flows.servers.settings import POOL, PORTS, Settings, load
 from flows.working_tree import end_orphans
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import RewardsmithError, path_error
 from rlhf_core.services import client
 from tasks.running import machine
 from tasks.running.locks import in_turn
@@ -153,14 +153,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = Path.cwd().resolve()
     try:
-        client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
         with in_turn(root / FOLDER / "lock", "another `rewardsmith up` or `down` runs here"):
             if options.what == "up":
+                client(1).close()  # refuses proxies and certificates that Prefect's clients cannot use
                 up(root, {name: getattr(options, f"{name}_port") for name in PORTS})
             else:
                 down(root)
     except (RewardsmithError, OSError) as error:
         problem = machine.disk_problem(error, root) if isinstance(error, OSError) else str(error)
+        if isinstance(error, PermissionError) and error.filename:  # the folder is another user's
+            problem = str(path_error(error))
         if problem is None:
             raise
         print(f"error: {problem}", file=sys.stderr)

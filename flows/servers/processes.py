@@ -90,7 +90,8 @@ def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
     """Returns whether a server's health page answers."""
     try:
         address = settings.url(name) + HEALTH[name]
-        return httpx.get(address, auth=(USER, settings.password), timeout=timeout).is_success
+        with httpx.stream("GET", address, auth=(USER, settings.password), timeout=timeout) as answer:
+            return answer.is_success
     except httpx.HTTPError:
         return False
 

@@ -165,7 +165,7 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
             f"an address of this machine, to {EVERYWHERE} for all of them, or to {LOOPBACK}"
         ) from None
     folder = root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)  # its files have secrets: passwords, databases, logs
     path = folder / "credentials.json"
     known = read_private(path)

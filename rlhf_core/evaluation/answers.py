@@ -1,5 +1,5 @@
-"""Answers in generated texts: numbers by RLMEC's rule and by both rules of lm-evaluation-harness's task gsm8k (version
-3.0)."""
+"""Answers in generated texts: numbers by RLMEC's rule, but for `\\boxed{}` and times, and by both rules of
+lm-evaluation-harness's task gsm8k (version 3.0)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Literal
 
 _TRIGGER = re.compile(r"(?:####|the answer is)[:\s]*", re.IGNORECASE)
 #: A number in plain digits: grouped by commas, with decimals, or a fraction of two. Behind a letter a
-#: digit is part of a word, behind a word or bracket a sign subtracts, and a time or ratio (10:30) is not a number.
+#: digit is part of a word, behind a word or bracket a sign subtracts, and a time (10:30) is not two numbers.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]}])-)?\$?(?<!\w)(?<![0-9]:)(?![0-9]+:[0-9])"
+    r"(?:(?<![\w)\]}])-)?\$?(?<!\w)(?![0-9]{1,2}:[0-9]{2}(?![0-9]))"
+    r"(?:(?<!\b[0-9]:)(?<!\b[0-9]{2}:)|(?![0-9]{2}(?![0-9])))"
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?(?:/[0-9]+)?"
 )
 
@@ -49,7 +50,7 @@ def extract_number(text: str) -> str | None:
     It is the first number behind the last `####` or `The answer is`, or in the last `\\boxed{}`; the last number of a
     text with neither. Where there is a `=`, it is the first or last behind the last one.
 
-    Source: RLMEC's evaluation, but for `\\boxed{}`.
+    Source: RLMEC's evaluation; it deviates at `\\boxed{}` and at times, which are not numbers here.
     """
     text = text.replace("\N{MINUS SIGN}", "-")
     told = _behind_trigger(text)

@@ -324,8 +324,11 @@ def run(given):
         pass
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.__stdout__):
-        if not getattr(stream, "closed", True):
-            stream.flush()
+        try:
+            if not getattr(stream, "closed", True):
+                stream.flush()
+        except ValueError:  # the program detached it
+            pass
     fileinput.close()
     space.clear()
     del sys.stdin, sys.stdout, sys.__stdin__, sys.__stdout__, stream

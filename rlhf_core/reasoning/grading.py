@@ -33,8 +33,8 @@ def with_answer(solution: str | None, answer: str) -> str:
 def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
     """Returns the answer that a prediction reaches, None where none can be read.
 
-    Of a multiple choice it is told by the choice's letter, its text or both. In mathematics it is the number of RLMEC's
-    rule (`extract_number`), or the expression that is told where that or the gold answer is in LaTeX or not a number.
+    Of a multiple choice it is told by the choice's letter, its text or both. In mathematics it is the number that
+    `extract_number` reads, or the expression that is told where that or the gold answer is in LaTeX or not a number.
 
     Args:
         prediction: a solution.

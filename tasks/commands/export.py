@@ -29,11 +29,11 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.exported import as_classifier, check_one_read, load_classifier
 from tasks.params.pages import Address, read_settings, settings_digest
-from tasks.running.artifacts import digest, read_json, read_jsonl, stage_record
+from tasks.running.artifacts import digest, read_json, read_jsonl, read_object
 from tasks.running.launch import prepare_process
 from tasks.running.loading import load_encoder
 from tasks.running.machine import device
-from tasks.running.result_digests import check_result
+from tasks.running.result_digests import RECORD, check_result
 from tasks.scoring.reward_models import TrainedScorer, model_folder, upstream
 
 #: Largest difference of a score, relative to the largest score where that is above 1.
@@ -73,7 +73,7 @@ class ExportedModel:
                 remedy="Give the result of a stage reward_model, policy or sft: a folder that holds model/",
             )
         check_result(folder.parent)
-        read, record = upstream("data", data, folder), stage_record(folder.parent.parent)
+        read, record = upstream("data", data, folder), read_object(folder.parent.parent / RECORD)
         if record.get("stage") not in _WRITERS:
             problem = f"it is a result of the stage '{record.get('stage')}'"
             raise RecipeError(f"{result}: {problem}; models of {', '.join(_WRITERS)} can be exported")

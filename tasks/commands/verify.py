@@ -25,7 +25,7 @@ from tasks.graph.names import DEMO_ALL
 from tasks.params.scales import DEFAULT_SCALE
 from tasks.params.yaml_files import read_mapping, write_whole
 from tasks.running.artifacts import json_text, read_object, stage_record
-from tasks.running.result_digests import check_result
+from tasks.running.result_digests import RECORD, check_result
 
 #: Stages with a reference: the dvc.yaml that has them, and the committed file.
 VERIFIED = {
@@ -81,7 +81,7 @@ def damages(made: Mapping[str, Path]) -> Iterator[str]:
 
 def stable_facts(out: Path) -> dict[str, Any]:
     """Returns what any machine gives equally of a stage: version, digests of settings, and of texts."""
-    record, result = stage_record(out), out / "result"
+    record, result = read_object(out / RECORD), out / "result"
     facts = {"version": record["version"]}
     facts |= {name: digest[:16] for name, digest in record["inputs"].items() if ".yaml" in name}
     if record["stage"] in TEXT_KINDS:

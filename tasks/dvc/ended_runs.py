@@ -2,7 +2,7 @@
 
 A run that ended well leaves a note in `.work/ended/`. While nothing is newer that it read or wrote (its stages' locks,
 the report's page, the pages of params/, the code) and DVC finds every stage current, the same command says so in
-seconds, and starts neither Prefect nor the follow-ups.
+seconds, and starts neither Prefect nor what follows the stages.
 """
 
 from __future__ import annotations

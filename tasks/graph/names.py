@@ -103,7 +103,8 @@ def split_names(root: Path, names: Sequence[str]) -> tuple[str, list[str]]:
         return SUITE, []
     if names == [DEMO_ALL]:
         return DEMO_ALL, []
-    known = {paper: {*rows, *backbone_names(root)} for paper, rows in _rows_by_paper(root).items()}
+    backbones = backbone_names(root)
+    known = {paper: {*rows, *backbones} for paper, rows in _rows_by_paper(root).items()}
     first = names[:1] if names[0] in known else []
     rows = names[len(first) :]
     owned = {*first, *(paper for paper in (row.rpartition("/")[0] for row in rows) if paper in known)}

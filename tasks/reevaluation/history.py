@@ -18,8 +18,9 @@ from typing import Any
 from rlhf_core.errors import DataError
 from tasks.dvc.remote import restore_tracked
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import digest, read_json, stage_record
+from tasks.running.artifacts import digest, read_json, read_object
 from tasks.running.commit import git
+from tasks.running.result_digests import RECORD
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
@@ -93,7 +94,7 @@ def restore_result(root: Path, result: str, wanted: str, commit: str, folder: Pa
     found = _get(root, result, wanted, commits, folder)
     record = Path(result).parent / "record"
     _get(root, record.as_posix(), None, [found], folder)
-    inputs: Mapping[str, str] = stage_record(folder / record.parent).get("inputs", {})
+    inputs: Mapping[str, str] = read_object(folder / record.parent / RECORD).get("inputs", {})
     for path, value in inputs.items():
         if {"data", "sft"} & set(Path(path).parts):
             _get(root, path, value, [found, *commits], folder)

@@ -26,7 +26,8 @@ from tasks.params.row_parser import TRAINING
 from tasks.params.studies import FIXED, StudySpec
 from tasks.params.tuning import Space, tuning_spec
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import read_json, stage_record
+from tasks.running.artifacts import read_json, read_object
+from tasks.running.result_digests import RECORD
 from tasks.studies.best_trials import Point, read_tuning, tuning_file
 from tasks.studies.equal_kl import EVEN, OVER_SFT
 from tasks.studies.tree import OPTIMISER, ROWS, Trial, WorldTree, like_settings
@@ -223,7 +224,7 @@ def _run(tree: Path, item: Item, metric: str, failure: Divergence | None) -> dic
         DataError: its stage measures no such metric.
     """
     run = row_run(tree, item, failure)
-    cores = stage_record(tree / item.out)["threads"] if failure is None else failure.cores
+    cores = read_object(tree / item.out / RECORD)["threads"] if failure is None else failure.cores
     cost = {"core_seconds": round(run["seconds"] * cores, 1)}
     for word in ("diverged", "stopped"):
         if word in run:

@@ -27,7 +27,7 @@ from tasks.params.policy import PolicyScale
 from tasks.params.tuning import FILE, tuning_spec
 from tasks.running.artifacts import read_json, read_jsonl, read_object, stage_record
 from tasks.running.doubtful_numbers import blank_numbers
-from tasks.running.result_digests import exists_or_raise_if_lost
+from tasks.running.result_digests import RECORD, exists_or_raise_if_lost
 from tasks.studies.records import PILOT, VERDICT
 from tasks.studies.registration import Registration
 from tasks.studies.tree import OPTIMISER, WorldTree
@@ -127,7 +127,7 @@ def _stage_run(tree: Path, item: Item, failure: Divergence | None) -> dict[str, 
     """Returns what one stage left: its metrics (or why there are none), its digest and seconds."""
     if failure is not None:
         return {"result": None, "seconds": failure.seconds, "diverged": failure.reason}
-    result, record = tree / result_of(item), stage_record(tree / item.out)
+    result, record = tree / result_of(item), read_object(tree / item.out / RECORD)
     found: dict[str, Any] = {"result": record["result_digest"], "seconds": record["seconds"]}
     if (result / "stopped.json").exists():
         return found | {"stopped": read_object(result / "stopped.json")["reason"]}

@@ -69,13 +69,16 @@ def test_a_call_says_how_it_ended(
     ("failure", "status", "said"),
     [
         (None, 0, "7 ran"),
-        (Exception(), 1, "error: the run did not end; run the same command again"),
+        (KeyError("a fault"), 1, "KeyError: 'a fault'"),
+        (KeyError("a fault"), 1, "error: the run did not end; run the same command again"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again"),
+        (SystemExit(143), 143, "interrupted; run the same command again"),
         (RunFailed("1 failed. sft: no disk"), 1, "error: 1 failed. sft: no disk"),
         (RecipeError("unknown row"), 2, "error: unknown row"),
     ],
 )
 def test_a_call_whose_server_has_gone_ends_as_its_stages_ended(
-    failure: Exception | None,
+    failure: BaseException | None,
     status: int,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,9 +100,23 @@ def test_a_call_whose_server_has_gone_ends_as_its_stages_ended(
         call(monkeypatch, "paper", flow)
     assert exit_.value.code == status
     written = "".join(capsys.readouterr())
-    assert written.count("\n") == 2
+    assert ("Traceback" in written) == isinstance(failure, KeyError)
     assert said in written
     assert "the Prefect server has gone (connection refused)" in written
+
+
+def test_a_server_that_is_slow_does_not_cut_the_process_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flow(**_: Any) -> NoReturn:
+        try:
+            raise RunFailed("1 failed. sft: no disk")
+        finally:
+            raise httpx.ReadTimeout("")
+
+    monkeypatch.setattr(module.os, "_exit", lambda _: pytest.fail("what runs at exit is skipped"))
+    assert call(monkeypatch, "paper", flow) == 1
+    assert "the Prefect server did not answer (ReadTimeout)" in capsys.readouterr().err
 
 
 def test_the_suite_takes_no_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -47,6 +48,37 @@ def test_credentials_are_made_once_for_the_owner_alone_and_on_no_command_line(
     assert settings.load(tmp_path, PORTS).password == made.password
     path.unlink()
     assert settings.load(tmp_path, PORTS).password != made.password
+
+
+def test_prefects_own_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / ".work" / "prefect"
+    home.mkdir(parents=True, mode=0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment["PYTHONPATH"] = str(PROJECT)
+    subprocess.run([sys.executable, "-P", "-c", "import flows"], cwd=tmp_path, env=environment, check=True)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_another_user_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(tmp_path / platform_state.FOLDER))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(servers, "up", refuse)
+    assert servers.main(["up"]) == 2
+    assert f"error: file {tmp_path / platform_state.FOLDER}: cannot be used" in capsys.readouterr().err
+
+
+def test_a_bad_proxy_keeps_a_platform_from_starting_and_not_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
+    assert servers.main(["up"]) == 2
+    assert "correct or unset" in capsys.readouterr().err
+    assert servers.main(["down"]) == 0
 
 
 @pytest.mark.parametrize("name", settings.STORES)

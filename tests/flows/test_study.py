@@ -9,15 +9,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from flows.study import study, train_worlds, tune_rows
+from flows.study import study, train_worlds, tune, tune_rows
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.params.studies import read_study
 from tasks.running.locks import only_one
 from tasks.studies.records import is_number, read_record
+from tasks.studies.trials import TuningPlan
 from tests.small_repository import PROJECT, clean_environment, command, create, write_yaml
 
 TINY = {"epochs": 1, "batch": 16, "microbatch": 16}
@@ -165,6 +166,22 @@ def test_a_study_that_was_changed_between_two_worlds_is_refused(
     with pytest.raises(RecipeError, match=r"studies/tiny\.yaml was changed since this command began"):
         study("tiny", pilots=[100, 101])
     assert trained == [100]
+
+
+def test_a_study_and_a_tuning_note_their_end_for_a_server_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, ended = create(tmp_path / "tree"), list[str]()
+    committed(root, STUDY)
+    monkeypatch.setattr("flows.study.ENDED_WELL", ended)
+    monkeypatch.setattr("flows.study.run_world", lambda *_, **__: FILE)
+    monkeypatch.setattr("flows.study.train_worlds", train_worlds.fn)
+    monkeypatch.setattr("flows.study.missing_trials", lambda _: [])
+    monkeypatch.chdir(root)
+    assert study("tiny", pilots=[100]) == f"tiny: wrote {FILE}; commit them: git add reference/studies"
+    tune.fn("tiny", cast(TuningPlan, None), {}, root)
+    assert ended[0].startswith(f"tiny: wrote {FILE}")
+    assert ended[1].startswith("tiny: every trial has run")
 
 
 def test_pilots_that_have_records_are_not_called_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,13 @@ def test_an_answer_is_bounded_while_it_is_unpacked(encoding: str, body: bytes, o
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("ALL_PROXY", "ftp://127.0.0.1:1"), ("HTTPS_PROXY", "nonsense://x"), ("SSL_CERT_FILE", "/nowhere/ca.pem")],
+    [
+        ("ALL_PROXY", "ftp://127.0.0.1:1"),
+        ("HTTPS_PROXY", "nonsense://x"),
+        ("HTTP_PROXY", "http://host:abc"),
+        ("ALL_PROXY", "http://[::1"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem"),
+    ],
 )
 def test_a_proxy_or_certificate_that_no_client_can_use_is_refused(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from tasks.commands.verify import stable_facts
 from tasks.data_specs.pair_formats import read_pairs
+from tasks.graph.items import Item
 from tasks.graph.needs import _architecture
 from tasks.graph.results import stopped
 from tasks.graph.stages import declared_stages
@@ -20,6 +22,7 @@ from tasks.report.outputs import StageOutput
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.doubtful_numbers import alarms_of
 from tasks.scoring.segmenting import load_entropies
+from tasks.studies.world_record import row_run
 
 DAMAGED = {
     "cut": b'{"a": ',
@@ -50,6 +53,12 @@ READERS: dict[str, Callable[[Path], Any]] = {
         "config.json",
     ),
 }
+
+
+@pytest.mark.parametrize("read", [stable_facts, lambda tree: row_run(tree, Item("policy", "a", {}, ".", "p", 0))])
+def test_a_missing_record_of_a_stage_is_named(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    with pytest.raises(DataError, match=r"record/record\.json"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("damage", DAMAGED)

@@ -165,6 +165,8 @@ RIGHT = {
     "unflushed": "out = open(1, 'w')\ndef main():\n    out.write(str(sum(map(int, input().split()))))\nmain()",
     "script": "import os, sys\nassert sys.argv == [__file__]\nprint(sum(map(int, input().split())))\nquit()",
     "closed": "import sys\nprint(sum(map(int, input().split())))\nsys.stdout.close()\nsys.stdin.close()",
+    "detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), line_buffering=True)\n"
+    "print(sum(map(int, input().split())))",
     "global": "def main():\n    global s\n    s = sum(map(int, input().split()))\n    print(s)\nmain()\nexit(0)",
     "main": "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
     "thread": "import threading\ndef main():\n    print(sum(map(int, input().split())))\n"
