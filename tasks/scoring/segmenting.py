@@ -70,7 +70,7 @@ class Reading:
         """Returns both responses of every pair that the limits leave whole, encoded and cut; `entropies` are of all
         pairs, which come from `file`."""
         chosen, rejected = ([self.encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
-        whole = whole_pairs(chosen, rejected, self.encoder.eos_id, file=file and str(file))
+        whole = whole_pairs(chosen, rejected, self.encoder.eos_id, file=None if file is None else str(file))
         if entropies is not None:
             entropies = [entropies[start + i] for start in (0, len(rows)) for i in whole.kept]
         cut = self.cut([*whole.chosen, *whole.rejected], entropies)
