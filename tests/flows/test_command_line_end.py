@@ -21,6 +21,7 @@ from rlhf_core.errors import RecipeError
 def unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "mark", lambda _: {})
+    monkeypatch.setattr("flows.scheduler.ENDED_WELL", [])  # of other flows of this process
     monkeypatch.setattr(module.signal, "signal", lambda *_: None)
 
 
