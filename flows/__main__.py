@@ -44,15 +44,15 @@ def _end_without_server(error: BaseException) -> int:
     failure: BaseException | None = error
     while failure is not None and not isinstance(failure, RewardsmithError | KeyboardInterrupt | SystemExit):
         failure = failure.__context__
-    if ENDED_WELL:
-        print(ENDED_WELL[-1], flush=True)
-        status = 0
-    elif isinstance(failure, RewardsmithError):
+    if isinstance(failure, RewardsmithError):
         print(f"error: {failure}", file=sys.stderr)
         status = failure.exit_status
     elif failure is not None:
         print(INTERRUPTED_TEXT, file=sys.stderr)
         status = failure.code if isinstance(failure, SystemExit) and isinstance(failure.code, int) else INTERRUPTED
+    elif ENDED_WELL:
+        print(ENDED_WELL[-1], flush=True)
+        status = 0
     else:
         traceback.print_exception(error)
         again = "the run did not end; run the same command again: what has a result does not run again"

@@ -40,7 +40,7 @@ ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", 
 SCORES = {"cpu": 2**16, "cuda": 2**24}
 #: Settings of architectures whose attention counts tokens otherwise than by their positions (Llama 4).
 OF_PLACES = ("attn_temperature_tuning",)
-#: What an attention function may be asked for that blocks do not compute.
+#: Options of attention functions that blocks do not compute.
 NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
 
 
@@ -265,7 +265,7 @@ def pad(backbone: Any) -> None:
     _tried[backbone] = "as asked for"
 
 
-#: Why models are padded, empty where they are packed, and the same by the configuration of a tiny model.
+#: Reasons why models are padded, empty where they are packed; and the same by the configuration of a tiny model.
 _tried: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _known: dict[str, str] = {}
 
@@ -289,7 +289,8 @@ def obstacle(config: PreTrainedConfig) -> str:
             _known[kind] = "" if _computes_packed(tiny) else "a tiny model of its kind computes other states packed"
         return _known[kind]
     except Exception as error:  # whatever an architecture does that this project does not know
-        return f"a tiny model of its kind cannot be tried ({type(error).__name__})"
+        said = str(error).strip().splitlines()
+        return f"a tiny model of its kind cannot be tried ({type(error).__name__}: {said[0][:160] if said else ''})"
 
 
 @torch.no_grad()

@@ -108,7 +108,7 @@ class Policy:
 
     @property
     def packs(self) -> bool:
-        """Whether its passes compute each prompt once and no padding."""
+        """Returns whether its passes compute each prompt once and no padding."""
         return packs(decoder_of(self.model))
 
     def states(self, *sequences: Tensor) -> Tensor:

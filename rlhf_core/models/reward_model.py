@@ -135,7 +135,7 @@ class ScalarModel(nn.Module):
 
     @property
     def packs(self) -> bool:
-        """Whether its passes compute each prompt once and no padding."""
+        """Returns whether its passes compute each prompt once and no padding."""
         return packs(self.backbone)
 
     def forward(

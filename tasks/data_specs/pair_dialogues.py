@@ -14,7 +14,7 @@ from tasks.data_specs.pair_columns import is_messages
 
 #: Format of texts whose prompt no column names.
 COMMON_BEGINNING = "texts with a common beginning"
-#: Why a row is not a pair.
+#: Reasons why a row is not a pair.
 ANOTHER = "not in the format of the file's other rows"
 _OPENINGS = "the answers do not continue the same dialogue"
 _TWO_SYSTEMS = "the system text is not that of the dialogue"

@@ -43,7 +43,7 @@ _NOT_OURS = (
     "messages", "label", "preference", "margin", "completions", "history", "answers", "responses", "conversation_a",
     "conversation_b",
 )  # fmt: skip
-#: Why a row is not a pair.
+#: Reasons why a row is not a pair.
 NO_PREFERENCE, NO_VERDICT = "no answer is preferred", "no verdict that says which answer is better"
 _TOOLS = "has tools, which a prompt here cannot offer"
 #: Columns of a pair's scores, which records keep.

@@ -30,7 +30,7 @@ class WorldNumbers:
 
     Attributes:
         worlds: their seeds, in order.
-        columns: float64 [worlds] by metric, cell and row; NaN where there is no number.
+        columns: numbers by metric, cell and row, float64 [worlds]; NaN where a world has none.
     """
 
     worlds: tuple[int, ...]
